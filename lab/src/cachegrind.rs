@@ -38,7 +38,7 @@ pub fn misses(workload: &Workload, count: usize, size: Size) -> Result<Misses, F
     misses_of(workload.name, count, size)
 }
 
-/// The same counts of the workload that has this name in `quire-lab workload NAME`.
+/// As [`misses`], but `workload` is a name that `quire-lab workload NAME` accepts.
 pub fn misses_of(workload: &str, count: usize, size: Size) -> Result<Misses, Failure> {
     let (full, none) = (measure(workload, count, size)?, measure(workload, 0, size)?);
     Ok(Misses {

@@ -6,9 +6,10 @@ use crate::bench::Size;
 use criterion::{BatchSize, Criterion, SamplingMode};
 use std::time::Duration;
 
-/// The least time for all samples. It takes longer if one call of the routine per sample takes longer.
+/// The least time for all samples. Sampling takes longer if one call of the routine for each sample takes longer.
 const LONG: Duration = Duration::from_millis(1500);
-/// The number of samples. It is Criterion's least number, because a routine here consists of thousands of operations.
+/// The number of samples. It is Criterion's least number, because a routine of the lab consists of thousands of
+/// operations.
 const SAMPLES: usize = 10;
 
 /// The median time in seconds of one call of `routine`. `setup` makes the argument of each call. The time includes
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn the_median_is_the_routines_time_without_its_setup() {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
-        // This is true even on a busy machine: half of the short waits take less than the shortest long wait.
+        // The assertion holds even on a busy machine: half of the short waits take less than the shortest long wait.
         let seconds = median(Size::Whole, "wait", || wait(40), |()| wait(2)).unwrap();
         assert!((0.002..0.040).contains(&seconds), "{seconds}");
     }

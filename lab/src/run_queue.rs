@@ -82,7 +82,7 @@ fn threads(count: usize) -> impl Iterator<Item = ThreadRef<Still>> {
 pub struct Production {
     scheduler: &'static Scheduler<Still>,
     ready: std::vec::IntoIter<ThreadRef<Still>>,
-    /// The number of threads that the scheduler counts apart from the queued ones.
+    /// The number of threads that the scheduler counts as runnable although they are not in the queue.
     others: usize,
 }
 

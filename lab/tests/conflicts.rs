@@ -11,7 +11,8 @@ use quire_vm::mutant::{Mutant, set_mutant};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
-/// A mutant is set for the whole process. A test without a mutant holds this lock shared, a test with one exclusively.
+/// The lock of the mutant, a step of the core that a test switches off for the whole process. A test without a mutant
+/// holds this lock shared, and a test with a mutant exclusively.
 static MUTANTS: RwLock<()> = RwLock::new(());
 
 fn judged(cases: &[Case]) -> Vec<Judged> {
@@ -44,7 +45,8 @@ fn the_model_says_which_operations_commute() {
     assert!(!commute("brk", "brk", State::Threads) && commute("brk", "brk", State::Parent));
     // The specification leaves open which address or number a call gets, so the order does not matter.
     assert!(commute("mmap", "mmap", State::Threads) && commute("pid-alloc", "pid-alloc", State::Threads));
-    // The threads of a process that has ended have no effect, so the order matters.
+    // In one process, `exit` also ends the thread that wakes. A wake-up after `exit` has no effect, so the order
+    // matters.
     assert!(!commute("exit", "futex-wake", State::Threads) && commute("exit", "futex-wake", State::Apart));
 }
 

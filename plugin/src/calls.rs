@@ -34,7 +34,8 @@ pub struct Calls {
 
 impl Calls {
     /// Handles a call: the instruction at `site` stores a return address at `at`. Returns the node of the called
-    /// function. `entered`: this is the first call since the kernel was entered, so the stack has no other frame.
+    /// function. `entered` says whether this is the first call since the kernel was entered. Then the stack has no
+    /// other frame.
     pub fn call(&mut self, site: u64, at: u64, entered: bool) -> u32 {
         self.forget(at);
         let parent = if entered { ROOT } else { self.above(at) };

@@ -27,7 +27,7 @@ static BEGAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
 pub unsafe fn install(id: u64) {
-    // SAFETY: the id is ours, and the callback lives as long as the process.
+    // SAFETY: QEMU gave the id to this plugin, and the callback lives as long as the process.
     unsafe { api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated) };
 }
 

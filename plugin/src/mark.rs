@@ -7,11 +7,12 @@ pub enum Mark {
     On,
     /// The kernel's accesses do not count any more.
     Off,
-    /// A round is over. The plugin writes the lines in conflict.
+    /// A round, the time since the last mark of this kind, is over. The plugin writes the lines in conflict.
     Round,
     /// The following rounds belong to the next case.
     Case,
-    /// A measured run begins. The mark differs from the others, because programs in such a run make those.
+    /// A measured run begins. This mark differs from the marks above, because programs inside a measured run may make
+    /// those marks.
     Begin,
     /// The measured run is over.
     End,

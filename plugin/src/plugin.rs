@@ -29,7 +29,7 @@ pub static qemu_plugin_version: c_int = api::VERSION;
 
 /// The kernel's code lies at this address and above.
 pub(crate) const KERNEL: u64 = 1 << 63;
-/// The most CPUs of a QEMU machine here.
+/// The most virtual CPUs for which the plugin has tables.
 pub(crate) const CPUS: usize = 64;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
@@ -83,7 +83,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("quire-plugin: a profile wants first=ADDRESS");
         return 1;
     }
-    // SAFETY: the id is ours, and the callback lives as long as the process. QEMU calls this function once.
+    // SAFETY: QEMU gave the id to this plugin, and the callback lives as long as the process. QEMU calls this function
+    // once.
     unsafe {
         match profile.as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),

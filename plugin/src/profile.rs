@@ -65,7 +65,6 @@ fn with<T>(f: impl FnOnce(&mut Profile) -> T) -> Option<T> {
 /// Registers the profile. With the mode `all` it counts from the first instruction of a program on. With `marked` it
 /// counts only between the program's marks, and with `between` only during a measured run. The kernel executes the
 /// instruction at `first` before it leaves for a program.
-/// leaves for a program.
 ///
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
@@ -85,7 +84,7 @@ pub unsafe fn install(id: u64, mode: &str, first: u64) {
         programs: 0,
     };
     let _ = PROFILE.set(Mutex::new(profile));
-    // SAFETY: the id is ours, and the callbacks live as long as the process.
+    // SAFETY: QEMU gave the id to this plugin, and the callbacks live as long as the process.
     unsafe {
         api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
         api::qemu_plugin_register_atexit_cb(id, ended, std::ptr::null_mut());

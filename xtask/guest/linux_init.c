@@ -33,7 +33,7 @@ static char *args[MOST], *envs[MOST], *cwd = "/";
 static int nargs, nenvs;
 
 static void power_off(int how) {
-    // A write returns when the driver has queued the data, so QEMU gets time to read it.
+    // A write to a port returns as soon as the driver has queued the data. The sleep gives QEMU time to read the data.
     usleep(100000);
     if (ioperm(0xf4, 1, 1) == 0) __asm__ volatile("outb %b0, $0xf4" ::"a"(how));
     for (;;) pause();
@@ -184,7 +184,7 @@ int main(void) {
     if (nargs == 0) die("nothing to run");
     int input[2];
     if (pipe2(input, O_CLOEXEC) < 0) die("pipe");
-    // The program starts later, so that Linux's own work right after boot is not measured.
+    // The program starts after the seconds in this file, so that Linux's own work right after boot is not measured.
     FILE *settle = fopen("/.quire/settle", "r");
     int seconds = 0;
     if (settle && fscanf(settle, "%d", &seconds) == 1) sleep((unsigned)seconds);

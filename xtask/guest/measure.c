@@ -113,7 +113,8 @@ int main(int argc, char **argv) {
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child_ended, &were);
-    // Touches all memory that this process uses later, so that later faults are only those of the program.
+    // Touches all memory that this process itself will use. So it has no faults while the program runs, and the faults
+    // that are counted are the program's.
     memset(before, 1, sizeof before);
     memset(after, 1, sizeof after);
     memset(&now, 1, sizeof now);

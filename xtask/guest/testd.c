@@ -123,7 +123,8 @@ static int run(char **args, int in, int out, int err) {
     int status = 0;
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) die("waitpid");
-    // Kills the test's remaining processes. Process 1 is spared, and orphans are its children.
+    // Kills the test's remaining processes. The signal spares the sender, process 1. The killed processes are orphans,
+    // so process 1 is their parent and waits for them.
     if (getpid() == 1) {
         kill(-1, SIGKILL);
         while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}

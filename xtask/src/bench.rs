@@ -85,14 +85,14 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
     let status = child.wait().doing(about)?;
     drop(step);
     if !status.success() {
-        // Only the lab's own messages are printed. The harness's reports about its samples are useless here.
+        // Only the lab's own messages are printed. The harness's reports about its samples do not explain the failure.
         complaints(log).iter().for_each(|line| eprintln!("{line}"));
         eprintln!("quire: the bench failed ({status}); some figures are missing");
     }
     Ok(status.success())
 }
 
-/// The lines of the log that the lab itself wrote, and those of a panic.
+/// The lines of the log that the lab itself wrote, and the lines of a panic message.
 fn complaints(mut log: std::fs::File) -> Vec<String> {
     use std::io::{Read as _, Seek as _};
     let mut bytes = Vec::new();
@@ -163,8 +163,8 @@ pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, di
     Ok(target.join(made).join(package))
 }
 
-/// The path of the program that the tests of the unit build or of the recording build use. Their stages have built it,
-/// with the memory core's mutants included but switched off.
+/// The path of the program that the tests of the unit build or of the recording build use. Their stages have built it.
+/// It contains the switches that leave out a step of the memory core (mutants), all off.
 fn built_by_tests(places: &Places, package: &str, directory: &str) -> Result<PathBuf> {
     let target = if directory == BUILDS[0].2 { places.target.clone() } else { places.target.join("recording") };
     let program = target.join("debug").join(package);

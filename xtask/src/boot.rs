@@ -33,8 +33,8 @@ pub enum On {
     Linux,
 }
 
-/// A word of Quire's command line for a machine with a counted clock and several CPUs. The CPUs take turns. Each turn
-/// ends after this time of the guest's clock.
+/// A word of Quire's command line, for a machine with several CPUs and a counted clock, which advances with the
+/// executed instructions. The CPUs take turns. Each turn ends after this time of the guest's clock.
 pub const TURNS: &str = "tick=4ms";
 
 /// Words for Linux's command line, of three kinds. Some remove costs that Quire does not have. Some let Linux boot on a
@@ -46,9 +46,10 @@ const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitiga
 
 /// The most boots of a Linux that the emulator breaks.
 const BOOTS: u32 = 3;
-/// A line of Linux's log after the emulator broke it. With several CPUs, QEMU's translator before 8.1 sometimes
-/// executes an instruction that another CPU has just replaced. Linux patches its code in two steps: first a breakpoint,
-/// then the rest. So a CPU may trap on a breakpoint that is already removed. Quire does not patch its own code.
+/// A line of Linux's log, which shows that the emulator broke Linux. With several CPUs, QEMU's translator before 8.1
+/// sometimes executes an instruction that another CPU has just replaced. Linux patches its code in two steps: first a
+/// breakpoint, then the rest. So a CPU may trap on a breakpoint that is already removed. Quire does not patch its own
+/// code.
 const TRIPPED: &str = "int3: 0000 [#1]";
 
 /// The processor of the machine that [`Kernel::host`] boots.
@@ -106,7 +107,7 @@ impl Kernel {
         Self::with(places, on, || build::kernel(places))
     }
 
-    /// Does the same as `ready`, but `quire` builds Quire's kernel.
+    /// As [`Self::ready`], but the function `quire` builds Quire's kernel.
     pub fn with(places: &Places, on: On, quire: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let (file, name, init) = match on {
@@ -141,12 +142,12 @@ impl Kernel {
         })
     }
 
-    /// The same kernel under the translator, which can emulate any processor.
+    /// Returns this kernel, but run by the translator (TCG), which can emulate any processor.
     pub fn emulated(self) -> Self {
         Self { accelerator: Accelerator::Tcg, why: "the emulator runs all processor models".to_owned(), ..self }
     }
 
-    /// The same kernel under the translator of another QEMU.
+    /// Returns this kernel, but run by the translator of another QEMU.
     pub fn emulated_by(self, qemu: PathBuf) -> Self {
         Self { qemu, ..self.emulated() }
     }
@@ -161,7 +162,8 @@ impl Kernel {
         &self.file
     }
 
-    /// The initial file system for this kernel: the tree, the order to run, and the kernel's own files.
+    /// The initial file system for this kernel: the tree, the file that names the program to run ([`Order`]), and the
+    /// kernel's own files.
     pub fn image(&self, mut tree: Tree, order: &Order) -> Result<File> {
         /// This file is the first in the archive, so that even an early panic finds the symbols.
         const SYMBOLS: &str = "/.quire/symbols";
@@ -217,8 +219,8 @@ impl Kernel {
         .start()
     }
 
-    /// Runs a machine without user input, for `limit` at most, and keeps the program's output. A Linux that the
-    /// emulator broke boots again, after a message.
+    /// Runs a machine without user input, for `limit` at most, and keeps the program's output. If the emulator broke
+    /// Linux, this function prints a message and boots Linux again.
     pub fn kept(&self, image: &File, shape: &Shape, limit: Duration) -> Result<GuestOutput> {
         let run = || relay::kept(self.start(image, shape)?, limit);
         match self.on {
@@ -261,7 +263,7 @@ mod tests {
         ended(Outcome::of_qemu(Some(0), "exit status: 0", "", log), log)
     }
 
-    /// The lines in Linux's log after such a fault.
+    /// The lines that Linux logs after the emulator broke it.
     const INT3: &str = "[    2.532102] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\r\n\
                         [    2.532734] Kernel panic - not syncing: Fatal exception in interrupt\r\n";
 

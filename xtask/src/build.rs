@@ -54,7 +54,8 @@ fn compile(places: &Places, what: &str, profile: &str, features: &[&str]) -> Res
 }
 
 /// Runs `cargo build`, announced as a build of `what` with the expected duration `size`. If it fails, its messages are
-/// printed. Its other lines are shown as details of the step, such as the crate, or the wait for another cargo.
+/// printed. All other lines of cargo, such as the name of a crate or the wait for another cargo, are shown as details
+/// of the step.
 pub fn with_cargo(what: &str, size: &str, cargo: &mut Command) -> Result<()> {
     let about = || "cannot run cargo".to_string();
     let step = Step::sized(format!("building {what}"), size);
@@ -95,7 +96,7 @@ pub fn symbols(kernel: &Path) -> Result<String> {
     functions.dedup_by_key(|f| f.0);
     let mut text = String::with_capacity(functions.len() * 60);
     for (address, name) in functions {
-        // The alternate form leaves out the hash, which differs between versions of a crate.
+        // The alternate form `{:#}` leaves out the hash, which differs between versions of a crate.
         let _ = writeln!(text, "{address:x} {:#}", rustc_demangle::demangle(name));
     }
     Ok(text)

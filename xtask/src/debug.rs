@@ -1,8 +1,9 @@
 //! `./quire debug`: runs gdb at a program's first instruction, with the symbols of the kernel and of the program.
 //!
 //! QEMU starts in a stopped state and listens on a socket that it inherits. The kernel runs until its first return to
-//! user mode (`trap_first_return`). There gdb reads the program's entry from the auxiliary vector on the program's
-//! stack, which is right for any load address. So this works for static, position-independent and dynamic programs.
+//! user mode (`trap_first_return`). Gdb stops the machine at that function, and reads the program's entry from the
+//! auxiliary vector on the program's stack, which is right for any load address. So this works for static,
+//! position-independent and dynamic programs.
 
 use std::{
     fs::File,
@@ -91,8 +92,8 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     })
 }
 
-/// Waits for the end of gdb. If gdb runs longer than `limit`, it is ended and `None` is returned. This happens before
-/// its machine ends, so that gdb does not report a lost connection.
+/// Waits for the end of gdb. If gdb runs longer than `limit`, this function ends gdb and returns `None`. Gdb ends
+/// before its machine, so that it does not report a lost connection.
 fn ended(mut gdb: Child, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     /// The time that gdb gets to end, because it first tries to stop the program.
     const GRACE: Duration = Duration::from_secs(3);

@@ -164,7 +164,7 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
 
 /// Builds the drivers of `targets`, with AddressSanitizer if `address` is set. Returns the directory of the drivers.
 pub fn build(places: &Places, targets: &[&Target], address: bool, log: fs::File) -> Result<PathBuf> {
-    // Each set of flags has its own directory. In a shared one, each build would compile everything again.
+    // Each set of flags has its own directory. In a shared directory, each build would compile everything again.
     let target = places.target.join(if address { "fuzz-address" } else { "fuzz" });
     let library = runtime::libfuzzer()?;
     let flags: Vec<String> = COVERAGE.iter().map(|f| (*f).to_owned()).chain(library.flags).collect();
@@ -180,8 +180,8 @@ pub fn build(places: &Places, targets: &[&Target], address: bool, log: fs::File)
     command.args(targets.iter().flat_map(|t| ["--bin", t.name])).current_dir(places.root.join("fuzz"));
     command.envs(library.variables);
     if address {
-        // The optimisation level is low, because optimising the code that both passes add would take longer than the
-        // check.
+        // The optimisation level is low. The passes for coverage and for AddressSanitizer add much code, and optimising
+        // that code would take longer than the check.
         command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     }
     if !targets.iter().any(|t| t.linux) {

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     end_without_reader();
     let cli = cli::Cli::try_parse().unwrap_or_else(|error| cli::with_nearest(error).exit());
     let places = places::Places::find();
-    // Ctrl-C is not handled here for these commands, because the guest's program or gdb receives it.
+    // For `run` and `debug`, this process does not handle Ctrl-C, because the guest's program or gdb receives it.
     if !matches!(cli.command, cli::Command::Run(_) | cli::Command::Debug(_)) {
         progress::explain_interrupts();
     }

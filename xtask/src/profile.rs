@@ -279,7 +279,7 @@ impl<'f> Profile<'f> {
         profile
     }
 
-    /// A profile from the counts of stacks. The number of locked instructions is unknown there, so it stays 0.
+    /// A profile from the counts of stacks. Such counts do not include locked instructions, so their number stays 0.
     fn of_stacks(stacks: BTreeMap<Vec<&'f str>, u64>) -> Self {
         let mut functions: BTreeMap<&str, Row> = BTreeMap::new();
         let mut total = Count::default();

@@ -27,7 +27,7 @@ enum Linked {
     Dynamic,
 }
 
-/// Compiles one file to a static program under `target/programs`, unless that is up to date. Returns its path.
+/// Compiles one file to a static program under `target/programs`, unless that program is up to date. Returns its path.
 pub fn compile(places: &Places, source: &Path) -> Result<PathBuf> {
     compile_as(places, source, &source.file_stem().unwrap_or_default().to_string_lossy(), Linked::Static)
 }
@@ -75,7 +75,7 @@ fn newer(program: &Path, source: &Path) -> bool {
 /// The name of the program that is compiled from the source of `child` with a dynamic C library.
 const DYNAMIC: &str = "child-dynamic";
 
-/// Programs that start other programs of `programs/`, with the names of these.
+/// Programs that start other programs of `programs/`, each with the names of the programs that it starts.
 const COMPANIONS: &[(&str, &[&str])] = &[("counts", &["child", DYNAMIC])];
 
 /// Compiles one program of `programs/`, and returns its path.

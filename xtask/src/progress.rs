@@ -120,7 +120,7 @@ fn ignores(signal: i32) -> bool {
 /// Without a terminal, a step prints what it does once it has taken this time.
 const SHORT: Duration = Duration::from_millis(1500);
 
-/// Without a terminal, a long step prints this often that it continues.
+/// Without a terminal, a long step prints once in each such period that it continues.
 const PULSE: Duration = Duration::from_secs(20);
 
 /// Without a terminal, a step that took longer than this prints its time at its end.

@@ -153,8 +153,8 @@ pub fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].iter().map(|l| format!("{l}\n")).collect()
 }
 
-/// Returns the tree with the program and the copies in it, and the order to run the program. Wrong requests fail here,
-/// before anything is built or started.
+/// Returns the tree with the program and the copies in it, and the order to run the program. A wrong request fails in
+/// this function, before anything is built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root_of(places, guest)?;
     if let Some(names) = &guest.sources {
@@ -165,7 +165,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let mut args = words.to_vec();
     if args.is_empty() {
-        // This is the guest's own shell, which can edit lines. A path would name a file of the host.
+        // The program is the guest's own shell, which can edit lines. A path would name a file of the host.
         args = vec![root::SHELL.into(), "-l".into()];
     } else if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::with_companions(places, &args[0])?)?;

@@ -74,8 +74,8 @@ pub struct Console<H: Hal> {
     send: VirtQueue<H, ENTRIES>,
     incoming: Buffers<{ RECEIVE_PAGES * PAGE }>,
     outgoing: Buffers<{ SEND_PAGES * PAGE }>,
-    /// The buffers that the device has filled: number, bytes, and bytes already read. A ring with the oldest buffer
-    /// first.
+    /// A ring of the buffers that the device has filled, with the oldest buffer first. Each element has the buffer's
+    /// number, the number of its bytes, and the number of bytes already read.
     filled: [(u8, u32, u32); ENTRIES],
     filled_from: usize,
     filled_len: usize,
@@ -205,8 +205,8 @@ impl<H: Hal> Console<H> {
         while let Some(token) = self.send.peek_used()
             && let Some(&i) = self.outgoing.of_token.get(token as usize)
         {
-            // SAFETY: the driver gave the queue these bytes, with this length, under this token. It does not reuse the
-            // buffer until the buffer is popped.
+            // SAFETY: the driver gave the queue these bytes, with this length, under this token. The driver does not
+            // reuse the buffer until the buffer is popped.
             let popped = unsafe {
                 let buffer = self.outgoing.slice(i as usize, self.lengths[i as usize] as usize);
                 self.send.pop_used(token, &[buffer], &mut [])
@@ -248,7 +248,8 @@ impl<H: Hal> Console<H> {
     /// Whether [`write`](Self::write) accepts any bytes now.
     pub fn writable(&mut self) -> bool {
         if self.free == 0 {
-            // The interrupt is enabled before the last check, so that room that appears between the two is not missed.
+            // The interrupt is enabled before the last check, so that the driver does not miss room that appears
+            // between these two steps.
             self.send.set_dev_notify(true);
             core::sync::atomic::fence(Ordering::SeqCst);
             self.reclaim();

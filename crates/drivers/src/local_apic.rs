@@ -127,7 +127,8 @@ fn command(target: u32, low: u32) {
             wrmsr(0x800 + (COMMAND >> 4), (target as u64) << 32 | low as u64);
         }
     } else {
-        // The pair of registers belongs to this CPU, but its interrupt handlers may send commands too.
+        // The pair of registers belongs to this CPU. Interrupts are masked, because this CPU's interrupt handlers may
+        // send commands too.
         let interrupts = interrupts_off();
         write(COMMAND_HIGH, target << 24);
         write(COMMAND, low);

@@ -23,7 +23,7 @@ impl Interval {
     /// Starts the count-down.
     ///
     /// # Safety
-    /// No other code uses the timer until the interval was read, and its interrupt is masked.
+    /// No other code uses the timer until the interval was read. The timer's interrupt is masked.
     pub unsafe fn start() -> Interval {
         // SAFETY: programs the channel as its manual says; the caller excludes other users.
         unsafe {

@@ -14,7 +14,7 @@ pub struct Reading {
 /// Reads the clock in pairs until two readings agree. Returns `None` if there is no clock.
 ///
 /// # Safety
-/// No other code uses ports 0x70 and 0x71 meanwhile.
+/// No other code uses ports 0x70 and 0x71 during the call.
 pub unsafe fn read() -> Option<Reading> {
     // SAFETY: the caller excludes other users. Bit 7 of each index is 0, so NMIs stay enabled.
     let register = |index: u8| unsafe {

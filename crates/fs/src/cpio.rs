@@ -1,9 +1,10 @@
 //! Unpacking an initial file system from a cpio archive (format "newc", as for Linux's initramfs).
 //!
-//! In a member without a checksum, the format does not use the checksum field. Here that field holds the nanoseconds of
-//! the member's time. With seconds alone, a program could take a newer file for a file of the same age.
+//! In a member without a checksum, the format does not use the checksum field. Quire stores the nanoseconds of the
+//! member's time in that field. With seconds alone, a program could take a newer file for a file of the same age.
 //!
-//! The archive is untrusted: every number is checked, every part must lie inside, and no name leaves the tree.
+//! The archive is untrusted: every number is checked, every part must lie inside the archive, and no name leaves the
+//! tree.
 
 use crate::host::{FileObject, Host};
 use crate::stream::transfer::{SliceSource, Source};
@@ -77,7 +78,7 @@ impl From<FsError> for Problem {
 pub trait Archive {
     /// The bytes that are left.
     fn rest(&self) -> &[u8];
-    /// Gives up the first `bytes` bytes of the rest.
+    /// Gives up the first `bytes` bytes of those that [`rest`](Self::rest) returns.
     fn give_up(&mut self, bytes: usize);
 }
 

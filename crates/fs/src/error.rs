@@ -89,7 +89,7 @@ pub enum FsError {
     NotConnected,
     /// The socket has a peer already.
     IsConnected,
-    /// No socket listens there.
+    /// No socket listens at the address.
     Refused,
     /// The connection has failed, and another call has reported why.
     Aborted,

@@ -93,7 +93,7 @@ pub trait FileObject: Clone + Send + Sync + 'static {
     fn write_back(&self, first: u64, end: u64);
     /// The time at which a program last stored into the file through a shared mapping, as far as faults show it. `None`
     /// if no program did, or the store was [forgotten](Self::forget_stores). A later call returns an earlier time only
-    /// if pages were removed meanwhile, or the clock was set back.
+    /// if pages were removed between the calls, or the clock was set back.
     fn stored(&self) -> Option<Timestamp>;
     /// Forgets stores through shared mappings up to the time `until`.
     fn forget_stores(&self, until: Timestamp);
@@ -129,7 +129,7 @@ impl<H: Host> Origin<H> {
         self.stores.is_some()
     }
     /// Counts a shared mapping that may store into the file: a copied mapping, or an
-    /// [announced](crate::tree::inode::RegularFile::to_store) one. If not `came`, uncounts a removed mapping.
+    /// [announced](crate::tree::inode::RegularFile::to_store) one. If `came` is false, uncounts a removed mapping.
     pub fn note_stores(&self, came: bool) {
         match &self.stores {
             Some(stores) if came => stores.add(),
@@ -155,7 +155,7 @@ impl<H: Host> Origin<H> {
             stores.forbid_writes();
         }
     }
-    /// Denies mappings that may store from now on. Fails with [`FsError::Busy`] if there is one.
+    /// Denies mappings that may store from now on. Fails with [`FsError::Busy`] if such a mapping exists.
     pub(crate) fn deny_stores(&self) -> Result<(), FsError> {
         self.stores.as_ref().map_or(Ok(()), Stores::deny)
     }

@@ -3,13 +3,13 @@
 quire_sync::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Readiness: a waiter checks the stream's state before it is visible among the listeners.
+        /// Readiness: a waiter checks the stream's state before the waiter is visible among the listeners.
         ListenNoFence,
         /// Readiness: a poller that is notified wakes no thread.
         PollerUnwoken,
-        /// Pipe: a reader decides whether it makes room by the end of the bytes that it found at first.
+        /// Pipe: a reader that checks whether it has made room uses its first load of `written`, instead of a new load.
         RoomByFirstEnd,
-        /// Pipe: a reader makes that decision before its new position is visible.
+        /// Pipe: a reader may check whether it has made room while its new position is not visible yet.
         RoomNoFence,
     }
 }

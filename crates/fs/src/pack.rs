@@ -29,8 +29,9 @@ impl<H: Host> Vfs<H> {
     /// entries. If a file has several names, each of their members has the contents. File systems mounted below `top`
     /// are left out.
     ///
-    /// The tree may change meanwhile. Then an entry that is added late may be missing, and a file that shrinks is
-    /// padded with zeroes. Fails with [`FsError::TooLarge`] for a file of 4 GiB or more, which the format cannot hold.
+    /// The tree may change while it is packed. Then an entry that is added late may be missing, and a file that shrinks
+    /// is padded with zeroes. Fails with [`FsError::TooLarge`] for a file of 4 GiB or more, which the format cannot
+    /// hold.
     pub fn pack(&self, top: &Arc<Dentry<H>>, name: &[u8], out: Out<'_>) -> Result<(), FsError> {
         let mut path = Vec::try_copy(name)?;
         let mut open: Vec<Open<H>> = Vec::new();
@@ -44,7 +45,8 @@ impl<H: Host> Vfs<H> {
                 open.pop();
                 continue;
             };
-            // A batch ends at its first directory, so that only the directories on the way to it are kept.
+            // After its first directory, the rest of a batch is read again later. So `open` keeps only the directories
+            // on the path to the present one.
             let batch = d.batch(last.cookie, BATCH)?;
             if batch.is_empty() {
                 open.pop();

@@ -1,5 +1,5 @@
-//! Tests in which each allocation of each operation fails in turn. The operation must return an error and leave the
-//! tree unchanged. It must succeed when no allocation fails.
+//! Tests in which each operation is repeated, and each time another one of its allocations fails. The operation must
+//! return an error and leave the tree unchanged. It must succeed when no allocation fails.
 
 use crate::cpio::{self, Problem};
 use crate::device::driver::Driver;
@@ -219,7 +219,7 @@ fn a_driver_is_not_kept_where_its_node_cannot_be_made() {
 
 #[test]
 fn removals_and_releases_need_no_memory() {
-    // The first round records the orders of the locks.
+    // The first round records the orders of the locks, for which the lock-order checker allocates.
     for round in 0..2 {
         let vfs = tree();
         let view = vfs.view();

@@ -19,8 +19,8 @@ std::thread_local! {
     pub static FILES: core::cell::Cell<(i64, i64)> = const { core::cell::Cell::new((0, i64::MAX)) };
 }
 
-/// Counts how often calls have checked their condition and found it false. By then a call is listed as a waiter, so a
-/// later change wakes it.
+/// Counts how often calls have checked their condition and found it false. A call is listed as a waiter before this
+/// check, so a later change wakes it.
 #[derive(Default)]
 pub struct Looks(AtomicUsize);
 

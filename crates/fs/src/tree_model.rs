@@ -236,7 +236,8 @@ proptest! {
                 prop_assert_eq!(read_file(&vfs, path).unwrap(), [model.files[*id]; 3]);
             }
         }
-        // Inodes that lost all names are gone. Left are the root, and one for each directory and name of a file.
+        // Inodes that lost all names are gone. The remaining inodes are the root, and one for each directory and name
+        // of a file.
         vfs.host().epoch().drain();
         prop_assert_eq!(vfs.root().inode.system().inodes() as usize, 1 + model.names.len());
     }

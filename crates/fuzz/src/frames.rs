@@ -9,8 +9,8 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 std::thread_local! {
-    /// A machine for all inputs, and its account when idle. Each input frees all that it allocates. The machine is so
-    /// small that an input can allocate all frames.
+    /// A machine for all inputs, and the counts of its memory when idle. Each input frees all that it allocates. The
+    /// machine is so small that an input can allocate all frames.
     static VM: (&'static Vm<Hosted>, Account) = {
         let settings = Settings { cpus: 1, frames: 1500, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -30,7 +30,7 @@ enum HeldFrames {
 }
 
 impl HeldFrames {
-    /// Returns its address and its size in bytes, in the machine's memory.
+    /// Returns the address of the held memory in this process, and its size in bytes.
     fn bytes(&self, vm: &Vm<Hosted>) -> (*mut u8, usize) {
         let at = |f: &Frame| vm.machine().frame_ptr(f.pfn());
         match self {
@@ -41,7 +41,7 @@ impl HeldFrames {
         }
     }
 
-    /// Marks its first and last byte with the owner's tag.
+    /// Marks the first and the last byte of the held memory with the owner's tag.
     fn stamp(&self, vm: &Vm<Hosted>, tag: u8) {
         let (at, len) = self.bytes(vm);
         // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.

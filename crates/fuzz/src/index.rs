@@ -48,7 +48,7 @@ std::thread_local! {
     };
 }
 
-/// Chooses a key. Keys lie near each other, at the edges of nodes, and at the end of what a file can have.
+/// Chooses a key. Keys lie near each other, at the edges of nodes, and near the largest page number of a file.
 fn key(input: &mut Input<'_>) -> u64 {
     match input.byte() {
         0..=119 => u64::from(input.byte()),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 std::thread_local! {
-    /// A machine for all inputs, and its account when idle. Each input frees all that it allocates.
+    /// A machine for all inputs, and the counts of its memory when idle. Each input frees all that it allocates.
     static VM: (&'static Vm<Hosted>, Account) = {
         let settings = Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -28,7 +28,7 @@ const SPACES: usize = 4;
 const OBJECTS: usize = 2;
 const OBJECT_PAGES: usize = 12;
 
-/// The content of a page of an object. `None`: it lies beyond the object's end.
+/// The content of a page of an object. `None` if the page lies beyond the object's end.
 type Seen = Option<Rc<Cell<u64>>>;
 
 #[derive(Clone)]
@@ -44,7 +44,7 @@ enum Memory {
 struct Page {
     prot: Prot,
     memory: Memory,
-    /// `left_out`: a fork leaves the page out. `wiped`: the child of a fork finds it empty.
+    /// If `left_out` is true, a fork leaves the page out. If `wiped` is true, the child of a fork finds the page empty.
     left_out: bool,
     wiped: bool,
 }
@@ -72,7 +72,7 @@ impl Page {
         }
     }
 
-    /// Makes the page as it was before any store.
+    /// Gives the page the state that it had before the first store.
     fn forget(&mut self) {
         if let Memory::Private { own, .. } = &mut self.memory {
             *own = None;
@@ -263,7 +263,7 @@ impl Run<'_> {
         let keep = self.input.below(4) == 0;
         match world.space.remap(range(&from), range(&from).len(), Move::To(va(to.start)), keep) {
             Ok(at) => assert_eq!(at, va(to.start)),
-            // There were several mappings, or a hole. Nothing has changed.
+            // The range has several mappings, or a hole. The call has changed nothing.
             Err(MapError::NotMapped | MapError::Invalid) => return,
             Err(e) => panic!("moving {from:?} to {to:?}: {e:?}"),
         }

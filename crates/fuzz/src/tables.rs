@@ -163,7 +163,8 @@ fn keep_of(model: &mut BTreeMap<u64, Prot>, r: VirtRange, keep: Option<Prot>) {
     }
 }
 
-/// Calls `f` with each locked table and the part of `r` that it covers, with flushes in between.
+/// Calls `f` with each locked table and the part of `r` that the table covers. After each call, unlocks the table and
+/// does the flushes that `f` has requested.
 fn each<F: Simulate>(
     vm: V<F>,
     pmap: &Tables<F>,

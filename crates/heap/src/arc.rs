@@ -14,7 +14,8 @@ use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// The most references. This is more than fit into memory, so a larger count is a bug, and panics before it overflows.
+/// The most references that a count allows. More references than this do not fit into memory, so a larger count is a
+/// bug. Such a count panics before it overflows.
 const MOST: usize = isize::MAX as usize;
 
 /// The value of a locked weak count: [`Arc::get_mut`] locks that count while it reads the strong count.
@@ -30,14 +31,15 @@ pub struct Inner<T: ?Sized> {
     value: T,
 }
 
-/// The offset of a value of this layout behind the counts, in bytes.
+/// The offset in bytes, from the start of the allocation, of a value with this layout. The counts come before the
+/// value.
 fn offset(value: Layout) -> usize {
     let counts = Layout::new::<[AtomicUsize; 2]>();
     (counts.size() + value.align() - 1) & !(value.align() - 1)
 }
 
-/// Makes the accesses of other owners, before they released their references, happen before the code that follows.
-/// ThreadSanitizer does not know fences, so there a load replaces the fence.
+/// Orders earlier accesses of other owners before the code that follows. These are the accesses before the owners
+/// released their references. ThreadSanitizer does not know fences, so its builds use a load instead of the fence.
 #[inline(always)]
 fn acquire(count: &AtomicUsize) {
     if cfg!(sanitized) {
@@ -58,14 +60,16 @@ pub struct Arc<T: ?Sized>(NonNull<Inner<T>>, PhantomData<Inner<T>>);
 /// A reference that does not keep the value alive, as `alloc::sync::Weak`. It is dangling if it never had a value.
 pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
-// SAFETY: a reference gives shared access, and the last one drops the value, both on any thread.
+// SAFETY: any thread may access the value through a reference, and may drop the value with the last reference. `T` is
+// `Sync` and `Send`.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: any thread can clone a shared `Arc`. So sharing has the same conditions as sending: shared access, and the
-// drop of the value.
+// SAFETY: a thread that shares an `Arc` can clone it, access the value, and drop the value with the last reference.
+// This needs that `T` is `Sync` and `Send`.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
-// SAFETY: a weak reference can become a strong one, so it needs what a strong reference needs.
+// SAFETY: any thread may upgrade a weak reference, access the value, and drop the value. `T` is `Sync` and `Send`.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
-// SAFETY: any thread can clone and upgrade a shared weak reference. So sharing has the same conditions as sending.
+// SAFETY: a thread that shares a weak reference can clone and upgrade it, access the value, and drop the value. This
+// needs that `T` is `Sync` and `Send`.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 
 /// Converts an [`Arc`] of a type into one of a trait object or a slice.
@@ -121,7 +125,7 @@ impl<T> Room<T> {
     /// Allocates the memory.
     pub fn try_new() -> Result<Self, OutOfMemory> {
         let at = crate::allocate(Layout::new::<Inner<T>>())?.cast::<Inner<T>>();
-        // SAFETY: the memory has that layout, and no other code uses it.
+        // SAFETY: the memory has the layout of `Inner<T>`, and no other code uses it.
         unsafe {
             (&raw mut (*at.as_ptr()).strong).write(AtomicUsize::new(0));
             (&raw mut (*at.as_ptr()).weak).write(AtomicUsize::new(1));
@@ -158,8 +162,8 @@ impl<T> Arc<T> {
     /// `make` has returned.
     pub fn try_new_cyclic(make: impl FnOnce(&Weak<T>) -> T) -> Result<Self, OutOfMemory> {
         let room = ManuallyDrop::new(Room::<T>::try_new()?);
-        // This is the weak reference that all strong references hold together. If `make` panics, its drop frees the
-        // memory.
+        // This is the weak reference that all strong references hold together. If `make` panics, the drop of `itself`
+        // frees the memory.
         let itself = Weak(room.0);
         let value = make(&itself);
         // SAFETY: the memory stays as long as `itself`, and a reference whose strong count is zero is never upgraded.
@@ -178,7 +182,7 @@ impl<T> Arc<T> {
             return None;
         }
         acquire(&this.inner().strong);
-        // SAFETY: it was the last reference, so no other thread uses the value; it is moved out once.
+        // SAFETY: this was the last reference, so no other thread uses the value, and the value is moved out once.
         let value = unsafe { ptr::read(&raw const (*this.0.as_ptr()).value) };
         drop(Weak(this.0));
         Some(value)
@@ -263,7 +267,7 @@ impl<T: ?Sized> Arc<T> {
                 continue;
             }
             assert!(seen <= MOST, "too many weak references");
-            // Acquire: this is ordered after the release by the thread that locked the count.
+            // Acquire: this exchange is ordered after the release store by which another thread has unlocked the count.
             match weak.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Weak(this.0),
                 Err(now) => seen = now,
@@ -276,7 +280,7 @@ impl<T: ?Sized> Arc<T> {
         let inner = this.inner();
         // While the weak count is locked, no thread can make a weak reference from a strong one.
         inner.weak.compare_exchange(1, LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Acquire: this is ordered after all accesses of owners that have dropped their references.
+        // Acquire: this load is ordered after all accesses of owners that have dropped their references.
         let alone = inner.strong.load(Ordering::Acquire) == 1;
         inner.weak.store(1, Ordering::Release);
         // SAFETY: this is the only reference, and it stays borrowed as long as the value is borrowed.
@@ -286,8 +290,8 @@ impl<T: ?Sized> Arc<T> {
     #[cold]
     #[inline(never)]
     fn drop_value(&mut self) {
-        // All strong references together hold one weak reference. Its drop frees the memory, also if the value's drop
-        // panics.
+        // All strong references together hold one weak reference. The drop of `_memory` releases that reference, also
+        // if the drop of the value panics.
         let _memory = Weak(self.0);
         // SAFETY: the last strong reference is gone, so no code uses the value any more.
         unsafe { ptr::drop_in_place(&raw mut (*self.0.as_ptr()).value) };
@@ -422,8 +426,8 @@ impl<T> Weak<T> {
     /// Converts `raw` into the weak reference that it owns.
     ///
     /// # Safety
-    /// `raw` came from [`Arc::into_raw`], and the caller owns one weak reference to its memory. Otherwise the result
-    /// must never be dropped, and the memory must stay as long as the result is used.
+    /// `raw` came from [`Arc::into_raw`], and the caller owns one weak reference to its memory. If the caller owns no
+    /// such reference, the result must never be dropped, and the memory must stay as long as the result is used.
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };

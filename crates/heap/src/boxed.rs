@@ -19,7 +19,7 @@ impl<T> Box<T> {
     /// Moves `value` to the heap. If there is no memory, the value is dropped.
     pub fn try_new(value: T) -> Result<Self, OutOfMemory> {
         let at = crate::allocate(Layout::new::<T>())?.cast::<T>();
-        // SAFETY: the memory has that layout, and no other code uses it.
+        // SAFETY: the memory has the layout of `T`, and no other code uses it.
         unsafe { at.write(value) };
         Ok(Box(at, PhantomData))
     }

@@ -1,4 +1,4 @@
-//! A double-ended queue in a ring that grows only in methods whose name says so (`try_`).
+//! A double-ended queue in a ring that grows only in methods whose names begin with `try_`.
 
 use crate::OutOfMemory;
 use core::fmt;
@@ -264,7 +264,7 @@ mod tests {
         ]
     }
 
-    /// The most operations of a case. Under an interpreter (miri) the usual number would take seconds.
+    /// The most operations of a test case. Under an interpreter (miri) the usual number would take seconds.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

@@ -75,7 +75,7 @@ pub fn allocate(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
 /// Allocates memory that is all zero; otherwise as [`allocate`].
 pub fn allocate_zeroed(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
     let memory = allocate(layout)?;
-    // SAFETY: the memory has that size, and no other code uses it.
+    // SAFETY: the memory has the size of the layout, and no other code uses it.
     unsafe { memory.write_bytes(0, layout.size()) };
     Ok(memory)
 }

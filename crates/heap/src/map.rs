@@ -12,7 +12,8 @@ use core::ptr::NonNull;
 use intrusive_collections::rbtree::{Cursor, Entry};
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, UnsafeRef, intrusive_adapter};
 
-/// An entry. The alignment keeps two entries off one cache line, because the holders of two maps may store into them.
+/// An entry. The alignment gives each entry cache lines of its own, because holders of different maps may store into
+/// entries that are neighbours in memory.
 #[repr(align(64))]
 struct MapNode<K, V> {
     link: RBTreeLink,
@@ -25,7 +26,7 @@ intrusive_adapter!(Nodes<K, V> = UnsafeRef<MapNode<K, V>>: MapNode<K, V> { link 
 /// The key of a node, as the tree compares it.
 struct KeyOf<'a, K>(&'a K);
 
-/// A key to search for. The separate type lets the tree's keys be compared with each of their borrowed forms.
+/// A key to search for, in any form in which `K` can be borrowed (such as a slice of a vector).
 #[repr(transparent)]
 struct Sought<Q: ?Sized>(Q);
 
@@ -285,7 +286,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::string::{String, ToString};
 
-    /// The most operations of a case. Under an interpreter (miri) the usual number would take seconds.
+    /// The most operations of a test case. Under an interpreter (miri) the usual number would take seconds.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

@@ -1,7 +1,7 @@
 //! A test allocator that refuses chosen requests of a thread.
 //!
-//! A test program of a crate that depends on this crate has it as its global allocator. Requests outside of [`at`] and
-//! [`allocations`] are never refused, unless the thread has a judge ([`set_judge`]).
+//! [`Refusing`] is the global allocator of each test program that is built with this module. Requests outside of [`at`]
+//! and [`allocations`] are never refused, unless the thread has a judge ([`set_judge`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

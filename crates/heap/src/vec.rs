@@ -1,4 +1,4 @@
-//! A vector that grows only in methods whose name says so (`try_`).
+//! A vector that grows only in methods whose names begin with `try_`.
 
 use crate::OutOfMemory;
 use core::alloc::Layout;
@@ -29,7 +29,8 @@ impl<T> Vec<T> {
         if layout.size() == 0 {
             return Ok(Self::new());
         }
-        // The methods of `alloc` that grow a vector are not used here, because they handle its old memory too.
+        // This function uses no method of `alloc` that grows a vector, because such a method handles the vector's old
+        // memory too.
         let memory = crate::allocate(layout)?.cast::<T>();
         // SAFETY: the memory is from the global allocator, with the layout of `capacity` elements, and holds no element
         // yet.

@@ -107,7 +107,7 @@ fn boot() -> &'static Vm<Toy> {
     unsafe { Vm::new(Toy { ram, mmu }, &[all], Config::default()) }.expect("32 MiB are enough")
 }
 
-/// Translates as hardware would: walks the tables, and sets accessed and dirty. `None`: a page fault.
+/// Translates as hardware would: walks the tables, and sets accessed and dirty bits. `None` means a page fault.
 fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU64> {
     let machine = space.vm().machine();
     // SAFETY: the walk below only loads and reads them, as hardware does.

@@ -19,9 +19,9 @@ pub struct Account {
 }
 
 impl Account {
-    /// Finishes all pending work, then counts. Pending are reads and writes, memory retired to the epoch, the CPUs'
-    /// caches of free objects, and pages for the reaper. The calling thread is a CPU that holds nothing. All other CPUs
-    /// are idle.
+    /// Finishes all pending work, then counts. The pending work is: reads and writes, memory retired to the epoch, the
+    /// CPUs' caches of free objects, and pages for the reaper. The calling thread is a CPU that holds nothing. All
+    /// other CPUs are idle.
     ///
     /// # Panics
     /// If a slab or a queue is inconsistent, or if another thread is attached to a CPU.

@@ -47,8 +47,8 @@ enum Mode {
     Kernel,
 }
 
-/// The number of faults of one access from which on the core must be in a loop. Other CPUs may cause a few by removing
-/// the page.
+/// If one access faults this number of times, the core must be in a loop. Other CPUs may cause a few of these faults by
+/// removing the page.
 const FAULTS: u32 = 100_000;
 
 std::thread_local! {
@@ -56,9 +56,9 @@ std::thread_local! {
     static PAUSES: std::cell::Cell<u64> = const { std::cell::Cell::new(512) };
 }
 
-/// The calling thread as a CPU. Dropping this value detaches the thread. A thread can be attached to several CPUs. Work
-/// through one of these handles is done as that CPU. While the thread waits, it serves interrupts for all its CPUs. So
-/// one thread can play a protocol of many CPUs step by step.
+/// The calling thread as a CPU. Dropping this value detaches the thread. A thread can be attached to several CPUs, with
+/// a handle for each. It does the work of each handle as that handle's CPU. While the thread waits, it serves
+/// interrupts for all its CPUs. So one thread can play a protocol of many CPUs step by step.
 pub struct Cpu<F: Simulate = X86_64> {
     vm: &'static Vm<Simulated<F>>,
     id: CpuId,
@@ -101,7 +101,7 @@ impl<F: Simulate> Cpu<F> {
         self.vm
     }
 
-    /// Runs `f` as this CPU. This matters if the thread is attached to several.
+    /// Runs `f` as this CPU. This matters if the thread is attached to several CPUs.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         // SAFETY: the thread is attached to this CPU as long as it has this value, which it cannot give to another.
         unsafe { threads::run_as_cpu(self.id, f) }
@@ -119,12 +119,13 @@ impl<F: Simulate> Cpu<F> {
     }
 
     /// Makes the CPU idle (lazy): it keeps the space loaded without running it. The idle CPU zeroes up to
-    /// [`Settings::zero_stock`](crate::Settings) frames for later, and serves interrupts meanwhile.
+    /// [`Settings::zero_stock`](crate::Settings) frames for later, and serves interrupts while it does this.
     ///
     /// # Safety
     /// This CPU has loaded `pmap`.
     pub unsafe fn idle(&self, pmap: &Tables<F>) {
-        // SAFETY: by this function's contract, and as in `load`.
+        // SAFETY: this CPU has loaded `pmap`, by this function's contract. This thread is the CPU; flushes are served
+        // only between steps.
         self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
         self.interrupts();
         if self.machine().zeroes_when_idle() {
@@ -263,7 +264,7 @@ impl<F: Simulate> Cpu<F> {
         self.served(space, || self.fetch(va))
     }
 
-    /// Retries `access` until it succeeds or the core refuses it. The CPU must have loaded the space. With another one
+    /// Retries `access` until it succeeds or the core refuses it. The CPU must have loaded `space`. With another space
     /// loaded, the access would fault for ever.
     fn served<R>(
         &self,
@@ -322,7 +323,8 @@ impl<F: Simulate> Cpu<F> {
         let page = va >> PAGE_SHIFT;
         let fault = |present: bool| {
             if F::CACHES_ABSENT {
-                // The entries that the walk has seen stay cached until they are fenced.
+                // The entries that the walk has read stay cached until a fence of the address drops them, even absent
+                // ones.
                 self.machine().with_tlb(self.id, |t| {
                     if !present {
                         t.put_absent(tag, page)
@@ -354,8 +356,8 @@ impl<F: Simulate> Cpu<F> {
         Ok(entry)
     }
 
-    /// The central check of the oracle: a translation is used only while its frame has the life that the translation
-    /// was made for.
+    /// The central check of this machine: a CPU may use a translation only while the frame has the life for which the
+    /// translation was made. The life of a frame is the number of times it was freed.
     fn check(&self, e: &Entry, va: u64, mode: Mode, how: &str) {
         if self.machine().is_device(e.frame) {
             return;

@@ -2,8 +2,8 @@
 //! simulated MMU walks the page tables that the memory core builds there.
 //!
 //! # Principles
-//! - **The real code.** This machine has no pmap of its own. `quire-pmap` builds its tables in the arena, in the format
-//!   of x86-64 ([`Hosted`]) or of RISC-V ([`HostedSv39`]); [`Simulated`] is generic over both.
+//! - **The real code.** This machine has no pmap of its own. `quire-pmap` builds its tables in the simulated RAM, in
+//!   the format of x86-64 ([`Hosted`]) or of RISC-V ([`HostedSv39`]); [`Simulated`] is generic over both.
 //! - **As hostile as the manuals allow.** Translations and cached upper levels stay until an instruction drops them.
 //!   CPUs translate addresses speculatively. Atomic writes set accessed and dirty bits at any time.
 //! - **Every access is checked.** A translation records how often its frame was freed. If it is used after the frame

@@ -75,7 +75,8 @@ pub struct Settings {
     pub zero_stock: u32,
     /// The most pages that one first touch makes if touches were consecutive ([`Config::zero_window`]).
     pub zero_window: u32,
-    /// The number of layers of a private chain from which copies begin ([`Config::layers`]).
+    /// The number of layers that a shadow chain may have before faults copy pages of shared layers up
+    /// ([`Config::layers`]).
     pub layers: u8,
 }
 
@@ -160,8 +161,8 @@ struct Inbox {
     /// when it is attached again.
     attached: bool,
     calls: Vec<Call>,
-    /// The calls that the thread is serving now. There are several if the service of one waits for a lock, and serves
-    /// others meanwhile.
+    /// The calls that the thread is serving now. There are several if the thread waits for a lock while it serves one
+    /// call, and serves other calls during the wait.
     serving: Vec<Call>,
 }
 

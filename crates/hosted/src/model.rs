@@ -1,5 +1,5 @@
 //! The model of the contents of one lane of a space. The model is exact where one CPU works alone. Where other CPUs
-//! access the lane, it is as narrow as possible.
+//! access the lane, the model allows as few contents as possible.
 //!
 //! A *lane* is a set of pages that only one CPU, its owner, maps, unmaps, protects and stamps. (A stamp is a word that
 //! identifies the store.) Other CPUs may read the pages, store beside the stamp, or fork the space at any moment. So a
@@ -50,7 +50,7 @@ pub enum Fate {
     Leave,
     /// The child has empty memory there.
     Wipe,
-    /// The model does not know which of these three.
+    /// The model does not know whether a fork keeps the page, leaves it out, or gives the child zeroes.
     Unknown,
 }
 
@@ -134,7 +134,7 @@ pub struct Page {
     since: u64,
     /// Earlier states, kept while another CPU watches the space.
     past: Vec<Past>,
-    /// The page's fates in forks, with the span of each. The last entry holds now.
+    /// The page's fates in forks, with the span of each. The last entry is its fate in a fork now.
     fates: Vec<(Fate, Span)>,
     /// The last operations on the page, for error messages.
     log: Vec<(Span, Arc<str>)>,

@@ -1,5 +1,5 @@
 //! The translation caches of one CPU, as hostile as the manuals allow (Intel SDM volume 3, 4.10; RISC-V privileged
-//! 12.2). A page-table entry that the CPU has once used stays cached until an instruction drops it. That holds for the
+//! 12.2). A page-table entry that the CPU has once used stays cached until an instruction drops it. This holds for the
 //! TLB and for the paging-structure caches. Eviction is random and rare.
 
 use quire_vm::{MemoryType, Pfn};

@@ -15,7 +15,7 @@ pub enum Error {
     Removed,
     /// The object's mode does not allow the access.
     Denied,
-    /// Only the owner, the creator or a privileged caller may do this.
+    /// Only the owner, the creator or a privileged caller may make this call.
     NotPermitted,
     /// A limit on the number of objects or on the sum of their sizes is reached.
     NoSpace,

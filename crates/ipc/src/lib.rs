@@ -3,12 +3,13 @@
 //! # Principles
 //! - **An object is found without a lock.** A [registry] finds an object by its id, as a descriptor table finds a file.
 //!   Each object has its own lock. Only creation, removal and lookups by key acquire the lock of a registry.
-//! - **A waker completes the call of a sleeper.** A changed semaphore array tries the operations of its sleepers in
-//!   their order. A sender passes its message directly to a waiting receiver. So a woken thread only reads its result.
+//! - **A waker completes the call of a sleeper.** A call that changes a semaphore array tries the operations of the
+//!   array's sleepers, oldest first. A sender passes its message directly to a waiting receiver. So a woken thread only
+//!   reads its result.
 //! - **A sleeper leaves with the lock of its object held.** A signal or a timeout may come while a waker completes the
-//!   call. The lock decides which of the two was first.
-//! - **Every allocation may fail**, and a failed call changes nothing. Kernel memory that users allocate here is
-//!   charged to them ([`Host::charge`]).
+//!   call. Both sides hold the lock, so the first to acquire it decides the result of the call.
+//! - **Every allocation may fail**, and a failed call changes nothing. Kernel memory for a user's objects and messages
+//!   is charged to that user ([`Host::charge`]).
 //! - **No errno, no user memory, no Linux constant.** Calls return an [`Error`], which the Linux layer translates.
 //!
 //! # Where to start reading

@@ -24,7 +24,7 @@ impl ModelHost {
     }
 }
 
-/// Leaks a value. A checker that reports a deadlock drops the values of its model, and must not drop this one.
+/// Leaks a value. A checker that reports a deadlock drops the values of its model. It must not drop this value.
 fn kept<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
@@ -154,8 +154,8 @@ fn receive(queue: &Queue, interrupted: &dyn Fn() -> bool) -> Result<usize, Error
     queue.receive(&ME, how, interrupted).map(|message| message.text.len())
 }
 
-/// A receiver waits until a signal ends its call. Meanwhile a sender passes a message to it, or adds the message to the
-/// queue.
+/// A receiver waits until a signal ends its call. During the wait a sender passes a message to the receiver, or adds
+/// the message to the queue.
 fn hand_over_against_signal() {
     let (all, queue) = message_queue();
     let other = queue.clone();

@@ -22,7 +22,7 @@ pub struct Caller<'a> {
     pub in_group: &'a dyn Fn(u32) -> bool,
     /// Whether modes are not checked for this caller.
     pub ignores_modes: bool,
-    /// Whether the caller may change and remove objects of others.
+    /// Whether the caller may change and remove objects of other users.
     pub administers: bool,
     /// Whether the caller may lock memory without a limit.
     pub locks: bool,
@@ -63,8 +63,8 @@ impl Owner {
         Owner { user, group, creator: user, creator_group: group, mode: mode & MODE }
     }
 
-    /// Checks that the mode gives `caller` the rights in `wanted`. The rights may be in any of the three classes of
-    /// `wanted`.
+    /// Checks that the mode gives `caller` the rights in `wanted`. A right counts as wanted if it is in any of the
+    /// three classes (user, group, other) of `wanted`.
     pub fn allow(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         let asked = (wanted >> 6) | (wanted >> 3) | wanted;
         let granted = if [self.user, self.creator].contains(&caller.user) {

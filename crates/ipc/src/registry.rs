@@ -16,10 +16,10 @@ use quire_sync::{Mutex, Rank};
 const INDEX_BITS: u32 = 15;
 /// The most objects of a kind.
 pub const MOST: usize = 1 << INDEX_BITS;
-/// The number of sequence numbers. After the last one they begin again at 0.
+/// The number of sequence numbers. After the last sequence number, they begin again at 0.
 const SEQUENCES: u32 = 1 << 16;
-/// If there are fewer objects than this, the indexes still run through this many values, so that an id is not reused
-/// soon.
+/// The least number of indexes that creation runs through before it begins again at 0. So even with few objects, an id
+/// is not reused soon.
 const ROUND: usize = 64;
 /// The key of an object that is found only by its id.
 pub const PRIVATE: i32 = 0;
@@ -65,7 +65,7 @@ pub struct Open {
     pub create: bool,
     /// With `create`: whether it is an error if an object has the key already.
     pub exclusive: bool,
-    /// The mode of a new object, or the rights that the caller wants on an existing one.
+    /// The mode of a new object, or the rights that the caller wants on an existing object.
     pub mode: u32,
 }
 
@@ -105,10 +105,10 @@ impl<T: Named> Registry<T> {
         &self.wanted
     }
 
-    /// The object at the index of `id`, whatever its sequence number.
+    /// The object at the index of `id`. The sequence number in `id` is ignored.
     pub fn at(&self, id: i32, epoch: &Domain) -> Result<Arc<T>, Error> {
         let index = usize::try_from(id).map_err(|_| Error::Invalid)? & (MOST - 1);
-        // SAFETY: the table is marked as shared since `new`, so lookups may run beside changes.
+        // SAFETY: `new` has marked the table as shared, so lookups may run beside changes.
         #[allow(unsafe_code)]
         let found = unsafe { self.slots.get(index, epoch) };
         found.ok_or(Error::Invalid)
@@ -178,7 +178,8 @@ impl<T: Named> Registry<T> {
         let index = match reserve(keys.next, end) {
             Err(NoNumber::Limit) => {
                 let index = reserve(0, end).map_err(refused)?;
-                // The first round begins at index 0 too, but without an increment.
+                // If the indexes began again at 0, the sequence number is incremented. The very first object gets index
+                // 0 without an increment.
                 keys.sequence = (keys.sequence + u32::from(index < keys.next)) % SEQUENCES;
                 index
             }
@@ -198,7 +199,8 @@ impl<T: Named> Registry<T> {
         drop(gone);
     }
 
-    /// Removes the id from `object`. The caller has removed its key before, and does this only once.
+    /// Removes the id from `object`. The caller has removed the object's key before, and calls this only once for each
+    /// object.
     pub fn forget_id(&self, object: &T, epoch: &Domain) {
         let gone = self.slots.remove(object.name().index(), epoch);
         debug_assert!(gone.is_some());

@@ -2,8 +2,8 @@
 //!
 //! The memory of a segment is an object that the embedding kernel creates, and maps where a program attaches the
 //! segment. The kernel counts the mappings in the segment's [`Attaches`]. A removed segment drops its own handle on the
-//! memory. Programs can still attach it while the memory is mapped. When the memory is freed, the kernel calls
-//! [`Segments::memory_gone`], and the segment loses its id.
+//! memory. Programs can still attach the removed segment while its memory is mapped. When the memory is freed, the
+//! kernel calls [`Segments::memory_gone`], and the segment loses its id.
 
 use crate::error::Error;
 use crate::host::Host;
@@ -184,8 +184,8 @@ pub struct Limits {
     pub count: AtomicUsize,
 }
 
-/// The default of the limits on bytes and pages, as on Linux. It is below the largest number, so that sums of a few do
-/// not overflow.
+/// The default of the limits on bytes and pages, as on Linux. It is below the largest number, so that a sum with a few
+/// sizes does not overflow.
 pub const UNLIMITED: u64 = u64::MAX - (1 << 24);
 /// The default of the limit on the number of segments.
 pub const COUNT: usize = 4096;
@@ -277,7 +277,7 @@ impl<H: Host, S: Memory> Segments<H, S> {
         self.registry.find(id, self.host.epoch())
     }
 
-    /// The segment at the index of `id`, whatever its sequence number.
+    /// The segment at the index of `id`. The sequence number in `id` is ignored.
     pub fn at(&self, id: i32) -> Result<Arc<Segment<H, S>>, Error> {
         self.registry.at(id, self.host.epoch())
     }
@@ -306,8 +306,8 @@ impl<H: Host, S: Memory> Segments<H, S> {
         Ok(())
     }
 
-    /// Called when the memory of segment `id` with these counts was freed. Removes the id of the segment. Does nothing
-    /// if the segment has no id, because its creation failed.
+    /// Called when the memory of the segment with `id` and `attaches` was freed. Removes the id of the segment. Does
+    /// nothing if the segment has no id, because its creation failed.
     pub fn memory_gone(&self, id: i32, attaches: &Arc<Attaches>) {
         if let Ok(segment) = self.find(id)
             && Arc::ptr_eq(&segment.attaches, attaches)
@@ -334,7 +334,8 @@ impl<H: Host, S: Memory> Segments<H, S> {
         let mut state = segment.state.lock();
         if state.locked.is_some() != lock {
             core::mem::swap(&mut state.locked, &mut charge);
-            // Called with the lock held, so that the last of several calls decides.
+            // The call is made with the lock held, so that of several concurrent calls the last decides for `locked`
+            // and for the memory.
             segment.memory.keep_resident(lock);
         }
         drop(state);

@@ -1,4 +1,4 @@
-//! A host for tests. Each thread is a CPU and a process, the clock stands still, and charges are counted.
+//! A host for tests. Each thread counts as a CPU and as a process. The clock stands still, and charges are counted.
 
 use crate::{Caller, Host};
 use quire_sync::PerCpu;

@@ -1,8 +1,8 @@
-//! The machine under the memory system and the scheduler: its type, its parts, and access to RAM.
+//! The type `Machine`, on which the memory system and the scheduler run, its parts, and access to RAM.
 //!
-//! The machine's other traits are implemented above the code that they call: translations in `memory::hardware`,
-//! scheduling in `thread::scheduling`, preemption and waiting in `thread::hooks`, programs in `personality::machine`.
-//! So a user of the type uses none of those.
+//! The machine's other traits are implemented in the modules whose code they call. Translations are in
+//! `memory::hardware`, scheduling in `thread::scheduling`, preemption and waiting in `thread::hooks`, programs in
+//! `personality::machine`. So a user of the type does not depend on those modules.
 
 use crate::cpu;
 use crate::memory::frame;
@@ -16,13 +16,13 @@ use quire_vm::machine::KernelPages;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, Vm};
 
-/// The machine: one value, inside the memory system.
+/// The machine. Its only value is a part of the memory system.
 pub struct Machine {
     mmu: Mmu,
     affinity: Affinity,
 }
 
-// Four spaces to a page: each process has one.
+// Four address spaces fit in a page. The size matters because each process has one.
 const _: () = assert!(size_of::<quire_vm::map::Space<Machine>>() <= 1024);
 
 /// A value that boot sets once, before its first reader.
@@ -36,7 +36,7 @@ impl<T> Once<T> {
     pub fn set(&self, value: &'static T) {
         self.0.store(core::ptr::from_ref(value).cast_mut(), Ordering::Release);
     }
-    /// The value.
+    /// The value, which was set before.
     ///
     /// # Safety
     /// The value was set.
@@ -45,7 +45,7 @@ impl<T> Once<T> {
         // SAFETY: by this function's contract the pointer is a `&'static T`.
         unsafe { &*self.0.load(Ordering::Relaxed) }
     }
-    /// The value, if it was set.
+    /// The value; `None` before it was set.
     pub fn try_get(&self) -> Option<&'static T> {
         // SAFETY: the word is null, or a `&'static T` that `set` stored.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
@@ -58,53 +58,55 @@ static SCHEDULER: Once<Scheduler<Machine>> = Once::new();
 /// The memory system.
 #[inline(always)]
 pub fn vm() -> &'static Vm<Machine> {
-    // SAFETY: boot sets it before the first allocation, thread and other CPU.
+    // SAFETY: boot sets the memory system before the first allocation, the first thread, and the start of other CPUs'
+    // threads.
     unsafe { VM.get() }
 }
 /// The scheduler.
 #[inline(always)]
 pub fn scheduler() -> &'static Scheduler<Machine> {
-    // SAFETY: boot sets it before the first thread and before interrupts are on.
+    // SAFETY: boot sets the scheduler before the first thread and before interrupts are on.
     unsafe { SCHEDULER.get() }
 }
-/// The memory system, if boot has set it.
+/// The memory system; `None` before boot has set it.
 pub fn try_vm() -> Option<&'static Vm<Machine>> {
     VM.try_get()
 }
-/// The scheduler, if boot has set it.
+/// The scheduler; `None` before boot has set it.
 pub fn try_scheduler() -> Option<&'static Scheduler<Machine>> {
     SCHEDULER.try_get()
 }
-/// Called once by boot.
+/// Sets the memory system. Boot calls it once.
 pub fn set_vm(vm: &'static Vm<Machine>) {
     VM.set(vm);
 }
-/// Called once by boot.
+/// Sets the scheduler. Boot calls it once.
 pub fn set_scheduler(scheduler: &'static Scheduler<Machine>) {
     SCHEDULER.set(scheduler);
 }
 
 impl Machine {
-    /// The machine over its translation state.
+    /// The machine with this translation state and these memory domains.
     pub fn new(mmu: Mmu, affinity: Affinity) -> Machine {
         Machine { mmu, affinity }
     }
-    /// The translation state.
+    /// The state of address translation on all CPUs.
     #[inline(always)]
     pub fn mmu(&self) -> &Mmu {
         &self.mmu
     }
 }
 
-/// The running thread; null while a CPU has none yet.
+/// The running thread; null on a CPU that has no thread yet.
 fn current() -> *const Thread<Machine> {
     cpu::current_thread() as *const Thread<Machine>
 }
 
-/// RAM through the direct map; usable before there is a [`Machine`].
+/// Access to RAM through the direct map, which is possible before there is a [`Machine`].
 pub struct DirectMap;
 
-// SAFETY: the direct map has every frame of RAM at its own constant address, consecutive frames consecutively.
+// SAFETY: the direct map maps every frame of RAM at a constant address, and consecutive frames at consecutive
+// addresses.
 unsafe impl Phys for DirectMap {
     #[inline(always)]
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
@@ -116,17 +118,18 @@ unsafe impl Phys for DirectMap {
     }
     #[inline(always)]
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: the trait's caller owns the frame, and the direct map has all of it.
+        // SAFETY: the trait's caller owns the frame, and the direct map maps all of it.
         unsafe { frame::zero(direct(pfn.address())) }
     }
     #[inline(always)]
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
-        // SAFETY: the trait's caller owns `to` and may read `from`; the direct map has both, and they are two frames.
+        // SAFETY: the trait's caller owns `to` and may read `from`. They are different frames, and the direct map maps
+        // both.
         unsafe { frame::copy(direct(from.address()), direct(to.address())) }
     }
 }
 
-// SAFETY: each call goes to `DirectMap`, which keeps this contract.
+// SAFETY: each function calls that of `DirectMap`, which fulfils this contract.
 unsafe impl Phys for Machine {
     #[inline(always)]
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
@@ -166,7 +169,7 @@ impl quire_vm::Machine for Machine {
         cpu::clock::realtime()
     }
     fn is_ending(&self) -> bool {
-        // SAFETY: null or the running thread, which lives while it runs.
+        // SAFETY: the pointer is null, or the running thread, which is alive while it runs.
         let task = unsafe { current().as_ref() };
         task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux_state::Thread::killed)
     }
@@ -176,10 +179,15 @@ impl quire_vm::Machine for Machine {
         let thread = unsafe { current().as_ref() };
         thread.and_then(|thread| thread.payload().as_ref()).is_some_and(quire_linux_state::Thread::is_refused)
     }
+    fn standing(&self) -> quire_vm::Standing {
+        // SAFETY: the thread that runs, if there is one, lives while it runs.
+        let thread = unsafe { current().as_ref() }.and_then(|thread| thread.payload().as_ref());
+        thread.map_or(quire_vm::Standing::System, quire_linux_state::Thread::standing)
+    }
     fn ends_something(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
         let thread = unsafe { current().as_ref() };
-        // The kernel's own threads free memory, or allocate for boot.
+        // A kernel thread counts too, because kernel threads free memory, or allocate for boot.
         thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux_state::Thread::ends_something)
     }
     fn domains(&self) -> usize {
@@ -190,12 +198,12 @@ impl quire_vm::Machine for Machine {
     }
     fn domain_of_frame(&self, pfn: Pfn) -> (usize, Pfn) {
         let (domain, end) = self.affinity.of_address(pfn.address());
-        // A frame in two domains belongs to the domain of its first byte.
+        // The end is rounded up, because a frame that crosses two domains belongs to the domain of its first byte.
         (domain, Pfn(end.div_ceil(PAGE_SIZE)))
     }
 }
 
-// SAFETY: `kernel_pages` keeps the contract by way of `shoot`.
+// SAFETY: `kernel_pages` fulfils the contract: it drops stale translations on all CPUs by `Hardware::shoot`.
 unsafe impl KernelPages for Machine {
     unsafe fn map_kernel(
         &self,

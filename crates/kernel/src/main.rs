@@ -1,4 +1,5 @@
-//! Quire's kernel for x86-64: boot, traps, SMP, and the composition of the layers below it.
+//! Quire's kernel for x86-64: boot, traps and SMP. It combines the crates for memory, scheduling, files and Linux
+//! programs.
 //!
 //! # Where to start reading
 //! Boot: [`boot::pvh`] (the first instructions), then [`boot::start`]. A page fault or system call: [`trap::entry`],
@@ -6,8 +7,9 @@
 //!
 //! # Folders, from the bottom
 //! `loader` (in the library), [`cpu`], [`machine`], [`memory`], [`report`], [`thread`], [`personality`], [`trap`],
-//! [`host`], [`boot`]. The head of each describes it. Some rooms have files at several levels: the log lies below the
-//! machine, the watchdog above threads. `./quire test layers` checks the exact order.
+//! [`host`], [`boot`]. The module documentation of each describes it. Some folders have files at several levels. For
+//! example, the log is below `machine`, and the watchdog is above `thread`. `./quire test layers` checks the exact
+//! order.
 //!
 //! # Unsafe code
 //! This crate accesses the hardware. Code that can be tested without hardware is in the library `quire_kernel`.

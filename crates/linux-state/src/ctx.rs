@@ -15,16 +15,17 @@ use crate::user::UserMemory;
 use crate::{Linux, Pid};
 use quire_heap::{Arc, Vec};
 
-/// The calling thread and its registers, for a system call handler. Only the entry path creates a context, for the
-/// running thread. So a context may use [`Thread`]'s fields as their owner.
+/// The calling thread and its registers, for a system call handler. Only the kernel entry creates a context, and only
+/// for the running thread. So code with a context may use the fields of [`Thread`] as their owner.
 pub struct Ctx<'a, M: Machine> {
     /// The Linux layer.
     pub linux: &'static Linux<M>,
     /// The calling thread.
     pub thread: &'a Thread<M>,
-    /// The thread's user registers. After the handler has returned, `rax` is set to its result.
+    /// The thread's user registers. After the handler has returned, the entry code sets `rax` to the result.
     pub regs: &'a mut UserRegs,
-    /// The handler has set all registers itself (`rt_sigreturn`, exec), so `rax` is not set to its result.
+    /// The handler has set all registers itself (`rt_sigreturn`, exec), so the entry code does not store a result in
+    /// `rax`.
     pub regs_replaced: bool,
     /// The call must sleep without a stack: see [`Served`](crate::process::sleep::Served).
     pub asleep: bool,
@@ -109,8 +110,8 @@ impl<'a, M: Machine> Ctx<'a, M> {
         unsafe { self.thread.credentials.get() }
     }
 
-    /// Whether a wait should end. The call then returns its partial result, or else an error such as
-    /// [`Errno::ERESTARTSYS`].
+    /// Whether a wait should end. The call then returns its partial result, or an error such as [`Errno::ERESTARTSYS`]
+    /// if it has none.
     pub fn interrupted(&self) -> bool {
         self.thread.interrupted()
     }
@@ -133,8 +134,8 @@ impl<'a, M: Machine> Ctx<'a, M> {
     pub fn write_optional<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
         if to == 0 { Ok(()) } else { self.write(to, value) }
     }
-    /// Reads a path argument from user memory: at most 4095 bytes without the terminating zero. ENAMETOOLONG if it is
-    /// longer.
+    /// Reads a path argument from user memory: at most 4095 bytes without the terminating zero. ENAMETOOLONG if the
+    /// path is longer.
     pub fn path(&self, from: u64) -> Result<Vec<u8>, Errno> {
         self.user().read_string(from, 4095, Errno::ENAMETOOLONG)
     }

@@ -9,8 +9,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::hooks::park;
 
 impl<M: Machine> Linux<M> {
-    /// Ends the machine: sends the requested results to the host, and powers off. Only the first caller does so. Later
-    /// callers sleep until the power is off.
+    /// Ends the machine: sends the requested results to the host, and powers off. Only the first caller ends the
+    /// machine. Later callers sleep until the power is off.
     pub fn finish(&self, end: End) -> ! {
         if self.ending.swap(true, Ordering::AcqRel) {
             loop {

@@ -33,8 +33,8 @@ numbers! {
     ESOCKTNOSUPPORT ECONNABORTED ETOOMANYREFS
 }
 
-/// Numbers that programs never see. A call returns one of them if a signal interrupted it before it had an effect. The
-/// delivery of the signal then replaces the number by EINTR, or restarts the call.
+/// Numbers that programs never see. A call returns one of these numbers if a signal interrupted it before it had an
+/// effect. The delivery of the signal then replaces the number by EINTR, or restarts the call.
 #[allow(missing_docs)]
 impl Errno {
     /// Restart the call. But return EINTR if a handler runs whose action lacks SA_RESTART.
@@ -43,8 +43,9 @@ impl Errno {
     pub const ERESTARTNOINTR: Errno = Errno(513);
     /// Restart the call if no handler runs; else return EINTR.
     pub const ERESTARTNOHAND: Errno = Errno(514);
-    /// As [`Errno::ERESTARTNOHAND`], but `restart_syscall` is executed instead of the call. It uses the state that
-    /// [`Ctx::restart_with`](crate::Ctx::restart_with) stored. For relative timeouts.
+    /// If no handler runs, execute `restart_syscall` instead of the call; else return EINTR. `restart_syscall`
+    /// continues from the state that [`Ctx::restart_with`](crate::Ctx::restart_with) stored. Calls with relative
+    /// timeouts return this number.
     pub const ERESTARTBLOCK: Errno = Errno(516);
 
     /// Not a result of a call: the thread is on a stream's queue and sleeps without a stack.

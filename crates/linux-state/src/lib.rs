@@ -1,12 +1,11 @@
 //! The state behind Linux's system calls: processes, threads, credentials, signals, users, timers, descriptors.
 //!
 //! # Principles
-//! - **No system call is here.** The crate `quire-linux` has the calls, in one file for each subject. The files have
-//!   the names that the subjects have here. This crate has each subject's state, its invariants, and the operations on
-//!   it.
-//! - **The crate is generic over its machine.** [`Machine`] is all that the Linux layer needs from a kernel, so it also
-//!   runs hosted.
-//! - **Only this crate and those above it know errnos**; the layers below do not.
+//! - **No system call is here.** The crate `quire-linux` has the calls, in one file for each subject. A subject has the
+//!   same file name in both crates. This crate has each subject's state, its invariants, and the operations on it.
+//! - **The crate is generic over its machine.** [`Machine`] is all that the Linux layer needs from a kernel. So the
+//!   layer also runs in a process of a host.
+//! - **Only this crate and the crates above it know errnos.** The crates below have their own error types.
 //!
 //! # Where to start reading
 //! [`Linux`] is the state that all processes share. [`Process`] is the state that a process's threads share. [`Thread`]

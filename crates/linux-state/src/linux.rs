@@ -33,7 +33,7 @@ use quire_vm::{PAGE_SIZE, Vm};
 
 /// The program of process 1, as `exec` has prepared it.
 pub trait FirstProgram<M: Machine>: Send + Sync {
-    /// Fills the initial stack of process 1. Called by its thread, which is about to execute the program's first
+    /// Fills the initial stack of process 1. The first thread of process 1 calls this method before the program's first
     /// instruction.
     fn fill(&self, machine: &M) -> Result<(), Errno>;
 }
@@ -92,7 +92,7 @@ pub struct Linux<M: Machine> {
     pub first_program: SpinLock<Option<Arc<dyn FirstProgram<M>>>>,
     /// The number of stopped threads. Only job control writes it, so readers usually have it in their CPU's cache.
     pub stopped: AtomicUsize,
-    /// Signals to all processes. A concurrent fork must not miss one, so every fork reads this field.
+    /// Signals to all processes. A concurrent fork must not miss such a signal, so every fork reads this field.
     pub broadcasts: CachePadded<Broadcasts>,
     /// The highest number of mappings that a new program may have (`vm.max_map_count`).
     pub map_count: AtomicU64,
@@ -104,8 +104,8 @@ pub struct Linux<M: Machine> {
     pub vdso: Vdso<M>,
 }
 
-/// The frames of memory for each id at boot. A sleeping process needs at least twice as many frames. So one user, who
-/// may use half of the ids, can still fill memory with processes.
+/// The frames of memory for each id at boot. The smallest process uses about 8 frames. So memory is full before all ids
+/// are in use, unless [`MOST_IDS`] limits the number of ids.
 const FRAMES_AN_ID: u64 = 2;
 /// `kernel.pid_max` on the smallest machine.
 const LEAST_IDS: u64 = 1024;
@@ -115,7 +115,7 @@ const MOST_IDS: u64 = 4 << 20;
 const FEWEST_IDS: u64 = 301;
 /// The bounds of `kernel.threads-max`, as on Linux.
 const THREADS: core::ops::RangeInclusive<u64> = 1..=0x3fff_ffff;
-/// The initial `vm.max_map_count`. Linux's default is 65,530, but distributions set this value. A large limit costs
+/// The initial `vm.max_map_count`. Linux's default is 65,530, but distributions set 1,048,576. A large limit costs
 /// nothing here.
 const MAP_COUNT: u64 = 1 << 20;
 
@@ -142,7 +142,8 @@ const fn first_ids(memory: u64) -> u64 {
     between(memory / PAGE_SIZE / FRAMES_AN_ID, LEAST_IDS, MOST_IDS)
 }
 
-/// The highest value that `kernel.pid_max` may be set to: one id for each frame, since no process uses less.
+/// The highest value that `kernel.pid_max` may be set to: one id for each frame of memory, because each process uses at
+/// least one frame.
 const fn most_ids(memory: u64) -> u64 {
     between(memory / PAGE_SIZE, LEAST_IDS, MOST_IDS)
 }
@@ -163,8 +164,8 @@ impl<M: Machine> Linux<M> {
             + padded(Random::bytes(cpus))
     }
 
-    /// Creates the Linux layer over `vm` and `scheduler`, on a machine of `memory` bytes. It is never freed. No thread
-    /// runs yet. ENOMEM if `tables` has less than [`Linux::table_bytes`].
+    /// Creates the Linux layer over `vm` and `scheduler`, on a machine of `memory` bytes. The layer is never freed. The
+    /// caller is the boot code, and no thread runs yet. ENOMEM if `tables` has less than [`Linux::table_bytes`].
     pub fn new(
         vm: &'static Vm<M>,
         scheduler: &'static Scheduler<M>,
@@ -248,8 +249,8 @@ impl<M: Machine> Linux<M> {
         Ok(())
     }
 
-    /// EAGAIN if the highest number of threads is reached. Counting threads reads a cache line of each CPU. So they are
-    /// counted only if the limit is lower than the number of ids.
+    /// EAGAIN if the highest number of threads is reached. Counting the threads reads a cache line of each CPU. If the
+    /// limit is above the number of ids, the ids run out first, so the threads are not counted.
     pub fn check_threads(&self) -> Result<(), Errno> {
         let most = self.threads_max.load(Ordering::Relaxed);
         if most <= u64::from(self.ids.max()) && self.scheduler.threads() >= most {
@@ -277,7 +278,8 @@ impl<M: Machine> Linux<M> {
         self.interrupt(task);
     }
 
-    /// As [`poke`](Self::poke), for a thread whose work flags say that it must end.
+    /// Does the work of [`poke`](Self::poke) for a thread whose work flags say that it must end. If many such threads
+    /// wait for a CPU at once, they share one part of the CPU time; see [`Scheduler::unpark_to_end`].
     pub(crate) fn poke_to_end(&self, task: &Task<M>) {
         self.scheduler.unpark_to_end(task);
         self.interrupt(task);
@@ -302,11 +304,14 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_guest_of_20_gib_allows_a_user_more_than_a_million_processes() {
+    fn ids_suffice_for_a_million_processes_and_a_user_gets_half_of_memory() {
         assert_eq!(first_ids(20 << 30), 2_621_440);
-        // The boot of such a guest counts less memory, without the parts that the firmware and the image use.
-        let limits = crate::process::limits::Limits::initial(first_ids((20 << 30) - 64 * MIB));
-        assert!(limits.0[crate::process::limits::which::NPROC].soft > (1 << 20) + 200_000);
+        // The smallest process takes 33 KB of kernel memory.
+        for memory in [64 * MIB, 384 * MIB, 20 << 30] {
+            let limits = crate::process::limits::Limits::initial(first_ids(memory));
+            let processes = limits.0[crate::process::limits::which::NPROC].soft;
+            assert!(processes * 33_000 > memory / 3 && processes * 33_000 < memory * 11 / 20, "{processes}");
+        }
     }
 
     #[test]

@@ -59,7 +59,8 @@ pub enum Interrupt {
     Timer,
     /// Another CPU has added a thread to this CPU's run queue.
     Reschedule,
-    /// Another CPU requests a TLB flush. Each executed request is counted, with or without an interrupt.
+    /// Another CPU requests a TLB flush. The count has each request that the CPU has executed, with or without an
+    /// interrupt.
     Shootdown,
 }
 
@@ -85,8 +86,8 @@ impl Interrupt {
 pub enum WatchSetting {
     /// Whether the watchdog is on: 0 or 1.
     On,
-    /// The most seconds that a CPU may run without an interrupt, or wait for a spin lock. It may run twice as many
-    /// without scheduling.
+    /// The most seconds that a CPU may run without an interrupt, or wait for a spin lock. A CPU may run twice this time
+    /// without a call of the scheduler.
     Seconds,
     /// Whether the kernel panics if a CPU is stuck: 0 or 1.
     LockupPanics,
@@ -140,8 +141,8 @@ impl WatchSetting {
 /// Access to the user memory of the space that is active on this CPU.
 ///
 /// # Safety
-/// The methods access only the given user range and the given kernel range, whatever the user address is. If an address
-/// is outside user space or a fault cannot be resolved, they return [`BadAddress`] and do not panic.
+/// The methods access only the given user range and the given kernel range, for any user address. If an address is
+/// outside user space or a fault cannot be resolved, they return [`BadAddress`] and do not panic.
 pub unsafe trait UserAccess {
     /// Copies `len` bytes from user address `from`. May sleep, because the access may fault.
     ///
@@ -168,21 +169,22 @@ pub unsafe trait UserAccess {
     /// Atomically loads the aligned word at user address `at`. May sleep.
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
-    /// As [`load_user_u32`](UserAccess::load_user_u32), but never sleeps: an absent page is an error at once. Called
-    /// with a spin lock held, because a futex compares its word under its bucket's lock.
+    /// Atomically loads the aligned word at user address `at`, and never sleeps. Unlike in
+    /// [`load_user_u32`](UserAccess::load_user_u32), an absent page is an error at once. The caller may hold a spin
+    /// lock, because a futex operation compares the word under its bucket's lock.
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
     /// Atomically stores `new` at the aligned user address `at` if the word there is `old`. Returns the word from
     /// before. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 
-    /// Whether the calling thread must end, so that it moves no more bytes.
+    /// Whether the calling thread must end. A long copy from or to user memory then stops.
     fn killed(&self) -> bool {
         false
     }
 
-    /// As [`compare_exchange_user_u32`](UserAccess::compare_exchange_user_u32), but never sleeps. A page that is absent
-    /// or not writable is an error at once. Called with a spin lock held.
+    /// Does the exchange of [`compare_exchange_user_u32`](UserAccess::compare_exchange_user_u32), but never sleeps. A
+    /// page that is absent or not writable is an error at once. The caller may hold a spin lock.
     fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 }
 
@@ -193,7 +195,7 @@ pub unsafe trait UserAccess {
 pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload = Option<Thread<Self>>> {
     /// Creates the context of a new thread. The first switch to it calls the function `first_return` of `quire-linux`
     /// with `regs`, on the thread's own kernel stack. It then enters user mode with the resulting registers. `fs_base`
-    /// and `gs_base` are those of the new thread.
+    /// and `gs_base` are the segment bases of the new thread.
     fn new_context(
         &self,
         regs: &UserRegs,
@@ -202,8 +204,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
         fpu: Fpu,
     ) -> Result<<Self as quire_task::Machine>::Context, OutOfMemory>;
 
-    /// Makes `pmap` the calling thread's address space on this CPU, immediately. `None`: only the kernel's half. Later
-    /// switches to this thread load [`Thread::pmap`].
+    /// Makes `pmap` the calling thread's address space on this CPU, immediately. With `None`, only the kernel's half of
+    /// the address space is mapped. Later context switches to this thread load [`Thread::pmap`].
     fn activate(&self, pmap: Option<&<Self as quire_vm::Machine>::Pmap>);
 
     /// The calling thread's FS base.
@@ -238,8 +240,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     /// Resets the calling thread's floating-point state.
     fn fpu_reset(&self);
 
-    /// Nanoseconds since 1970. The machine times stores by this clock too
-    /// ([`store_time`](quire_vm::Machine::store_time)), because files show the times of stores.
+    /// Nanoseconds since 1970. [`store_time`](quire_vm::Machine::store_time) uses this clock too, because files show
+    /// the times of stores to their mappings.
     fn realtime(&self) -> u64;
     /// Sets the wall clock to `ns`, nanoseconds since 1970.
     fn set_realtime(&self, ns: u64);
@@ -282,7 +284,7 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
     fn log_line(&self, _at: u64) -> Option<LogLine> {
         None
     }
-    /// Whether events are logged that are not errors, such as unknown system calls and deaths by signal.
+    /// Whether events that are no errors are logged, such as unknown system calls and deaths by signal.
     fn verbose(&self) -> bool;
     /// Sends a piece of the archive of results to the host. Waits until the host accepts it.
     fn send_result(&self, _bytes: &[u8]) {}

@@ -1,13 +1,13 @@
 //! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
-    /// The steps that can be left out. Each comment names the protocol, and what then happens.
+    /// The steps that can be left out. Each comment names the protocol, and the effect of the missing step.
     pub enum Mutant {
         /// Signals: a sender reads the masks before its signal can be seen.
         SendNoFence,
         /// Signals: a thread reads the pending signals before its new mask can be seen.
         BlockNoFence,
-        /// Signals: a thread that unblocks signals does not look for pending ones.
+        /// Signals: a thread that unblocks signals does not look for pending signals.
         UnblockUnlooked,
         /// Signals: a thread that blocks a signal, of which it may have been notified, notifies no other thread.
         BlockKeepsNotified,
@@ -23,7 +23,8 @@ quire_sync::mutants! {
         DayMarkNoFence,
         /// Time of day: a setter reads the marks before the new time can be seen.
         DaySetNoFence,
-        /// Time of day: a setter notifies a thread in a second step. The thread may have cleared its mark meanwhile.
+        /// Time of day: a setter reads a thread's mark and notifies the thread in two steps. The thread may clear the
+        /// mark between them.
         DayNotifyNotAtomic,
         /// Clock page: a writer does not make the count odd.
         ClockUncounted,

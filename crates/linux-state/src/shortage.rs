@@ -8,16 +8,17 @@
 //!
 //! # Calls that end something
 //! Exit, close, munmap and similar calls free memory, and never fail for lack of it. Their handlers allocate nothing in
-//! this layer. The memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor), which
-//! other calls cannot use.
+//! this layer. The memory core may give these calls frames below the
+//! [floor](quire_vm::phys::frames::Frames::floor): the last part of the reserve, which other calls cannot use.
 
 use crate::Linux;
 use crate::machine::Machine;
 use crate::process::thread::Thread;
 use linux_raw_sys::general as raw;
 use quire_sync::atomic::Ordering;
+use quire_vm::Standing;
 
-/// The most attempts of a call while pageout makes room and other threads use it first.
+/// The most attempts of a call. An attempt fails again if other threads use the memory that pageout has freed.
 pub const ATTEMPTS: u32 = 32;
 
 /// Whether system call `number` ends something: a process, a file, a mapping.
@@ -66,12 +67,22 @@ impl<M: Machine> Thread<M> {
         self.refusals.set_next(number);
     }
 
+    /// On whose behalf the thread allocates: user 0 is the administrator. Called by the thread itself.
+    pub fn standing(&self) -> Standing {
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        match unsafe { self.user_charge.get() }.is_root() {
+            true => Standing::Administrator,
+            false => Standing::Program,
+        }
+    }
+
     /// Whether the thread runs a call that ends something. Such a call may use the last part of the reserve.
     pub fn ends_something(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `f` with the rights of a call that ends something. Called by the thread itself.
+    /// Runs `f` as a part of a call that ends something, so `f` may use the last part of the reserve. Called by the
+    /// thread itself.
     #[inline(always)]
     pub fn ending<T>(&self, f: impl FnOnce() -> T) -> T {
         self.ending.store(1, Ordering::Relaxed);

@@ -19,8 +19,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::hooks::{current_thread, unpark};
 use quire_vm::{Access, FaultError, FaultKind};
 
-/// How often a fault is repeated after an OOM victim has freed memory. Only a fault that this memory does not help can
-/// fail so often.
+/// How often a fault is repeated after an OOM victim has freed memory. A fault fails this often only if the freed
+/// memory does not help it.
 const DEFEATS: u32 = 64;
 
 /// The return value of a call that failed with ENOMEM.
@@ -82,6 +82,8 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
         Some(Sleep::Epoll(wait)) => epoll::go_on(&mut ctx, wait),
         Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
         Some(Sleep::Awaited(wait)) => signal::wait::go_on(&mut ctx, wait),
+        Some(Sleep::Fork) if ctx.interrupted() => Err(Errno::ERESTARTNOINTR),
+        Some(Sleep::Fork) => return syscall(linux, regs),
         None => return Served::Done,
     };
     if ctx.asleep {
@@ -93,7 +95,8 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
         linux.vm.forget_injected();
         return Served::Done;
     }
-    // A failed stream call is repeated from its start, as it is when the thread keeps its stack.
+    // A stream call that failed with ENOMEM is repeated from its start, like a call whose thread slept with a kernel
+    // stack.
     if of_stream && regs.rax == NO_MEMORY {
         return syscall_again(linux, regs);
     }
@@ -117,8 +120,8 @@ fn again<M: Machine>(ctx: &mut Ctx<'_, M>, wait: StreamWait<M>) -> Result<usize,
 }
 
 /// Ends a call whose thread must sleep. The thread is already listed as a waiter, so a wake-up or signal may have given
-/// it an unpark token. A lock that the call acquired after that may have consumed the token. So this function renews
-/// it.
+/// it an unpark token. If the call then slept on a lock, that sleep may have consumed the token. So this function
+/// renews the token.
 #[cold]
 fn falls_asleep<M: Machine>(thread: &Thread<M>) -> Served {
     let listing = thread.park.listing();
@@ -127,7 +130,8 @@ fn falls_asleep<M: Machine>(thread: &Thread<M>) -> Served {
         if thread.interrupted() {
             unpark(current_thread());
         }
-        // This is last, because the thread acquires no lock between this point and its sleep.
+        // The token is renewed last, because from here the thread acquires no lock until it sleeps, so nothing consumes
+        // the token.
         listing.renew_token();
     }
     Served::Asleep
@@ -174,9 +178,9 @@ fn unknown_call<M: Machine>(linux: &Linux<M>, number: u64) -> Result<usize, Errn
     Err(Errno::ENOSYS)
 }
 
-/// Serves a page fault at `address`. If `from_user` is set, the program faulted in user mode, and gets a signal if the
-/// fault cannot be served. Otherwise the kernel faulted on a user address. If the call returns `false`, the kernel
-/// continues at its fix-up address.
+/// Serves a page fault at `address`. If `from_user` is set, the program faulted in user mode. A fault that cannot be
+/// served then sends the program a signal. If `from_user` is not set, the kernel faulted on a user address. If this
+/// function returns `false`, the kernel continues at its fix-up address.
 pub fn page_fault<M: Machine>(
     linux: &'static Linux<M>,
     regs: &mut UserRegs,
@@ -231,7 +235,7 @@ fn repair_again<M: Machine>(linux: &'static Linux<M>, address: u64, access: Acce
                 done => return done,
             }
         }
-        // Memory was free before each of these attempts, and the fault still failed.
+        // Before each attempt of the loop above, memory was free, and the fault still failed.
         if !linux.end_for_defeats("a fault", DEFEATS) {
             return Err(FaultError::OutOfMemory);
         }
@@ -242,7 +246,7 @@ fn repair_again<M: Machine>(linux: &'static Linux<M>, address: u64, access: Acce
 fn repair_once<M: Machine>(linux: &Linux<M>, address: u64, access: Access) -> Result<(), FaultError> {
     let thread = linux.current();
     // SAFETY: the running thread owns its space and replaces it in `exec` and `exit` only, and no fault runs inside
-    // either.
+    // `exec` or `exit`.
     let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
     let kind = match space.fault(address, access) {
         // The address may be below a stack that can grow. After the stack has grown, the fault is served as usual.
@@ -310,7 +314,7 @@ pub fn exception<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs, vect
     // SAFETY: the value belongs to the calling thread.
     let address = unsafe { thread.trap.get() }.address;
     // The CPU's error codes have 32 bits.
-    // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
+    // SAFETY: the running thread owns its trap. `address` is a copy, so no view of the old trap remains.
     unsafe { thread.trap.replace(Trap { vector: u32::from(vector), error: error as u32, address }) };
     let info = quire_linux_state::signal::send::of_exception(vector, error, regs.rip, || float_state(linux));
     linux.force_signal(thread, info);
@@ -337,7 +341,7 @@ pub fn return_to_user<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs)
     if flags & !work::RSEQ != 0 {
         work(linux, thread, regs);
     }
-    // If a signal handler was set up above, the critical section was aborted there already.
+    // If the work above has set up a signal handler, that setup has aborted the rseq critical section already.
     if thread.work.load(Ordering::Acquire) & work::RSEQ != 0 {
         rseq::resume(linux, thread, regs);
     }
@@ -356,7 +360,8 @@ pub fn first_return<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) {
     if thread.process.pid == 1 {
         fill_first_stack(linux, thread);
     }
-    // Finds signals that were sent before this thread joined its process, but after the process id was visible.
+    // Finds signals that other threads sent after the process id became visible, but before this thread joined its
+    // process.
     thread.look_for_signals();
     if thread.process.is_exiting() {
         thread.work.fetch_or(work::KILL, Ordering::AcqRel);

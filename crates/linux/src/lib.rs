@@ -5,7 +5,8 @@
 //! - **This crate translates; it decides no policy.** Only this crate, `quire_linux_state` and procfs use errnos and
 //!   Linux constants. The layers below implement address spaces, the scheduler and files.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`](quire_linux_state::user),
-//!   [`syscall::Arg`]), and bounded before anything is allocated for it. A bad argument is an error (C10).
+//!   [`syscall::Arg`]), and bounded before anything is allocated for it. A bad argument gives an error, never a panic
+//!   (relies on C10: input from outside gets a typed error).
 //! - **Every handler is an ordinary function**
 //!   `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`, found through one table
 //!   ([`syscall::table`]), from which the page of supported calls is generated.
@@ -15,9 +16,10 @@
 //! [`process::fork`]. A signal: [`signal`].
 //!
 //! # Entry points for the kernel
-//! [`Linux::new`](quire_linux_state::Linux::new), [`start::start`] start process 1. [`entry::syscall`],
-//! [`entry::page_fault`], [`entry::exception`] serve traps. The kernel calls [`entry::return_to_user`] before every
-//! return to user mode, with interrupts on. For a new thread it calls [`entry::first_return`] instead.
+//! [`Linux::new`](quire_linux_state::Linux::new) makes the layer, and [`start::start`] starts process 1.
+//! [`entry::syscall`], [`entry::page_fault`] and [`entry::exception`] serve traps. The kernel calls
+//! [`entry::return_to_user`] before every return to user mode, with interrupts on. For a new thread it calls
+//! [`entry::first_return`] instead.
 #![cfg_attr(not(any(test, loom, shuttle, feature = "test-host")), no_std)]
 
 pub mod entry;

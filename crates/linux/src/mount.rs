@@ -131,8 +131,8 @@ fn number(digits: &[u8], base: u32) -> Result<u64, Errno> {
 impl Options {
     /// Applies `text` to these options. `pages` is the memory of the machine.
     fn read(&mut self, text: &[u8], pages: u64) -> Result<(), Errno> {
-        // A value of 0 means no limit. It is stored as the largest number, because a file system with `None` does not
-        // count, and could get no limit later.
+        // A value of 0 means no limit, and is stored as the largest number. With `None` the file system would not count
+        // its pages and inodes, so a later remount could set no limit.
         let limit = |n: u64| Some(if n == 0 { u64::MAX } else { n });
         for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
             let at = option.iter().position(|byte| *byte == b'=').unwrap_or(option.len());
@@ -148,8 +148,8 @@ impl Options {
                 b"mode" => self.root.mode = number(value?, 8)? as u16 & 0o7777,
                 b"uid" => self.root.uid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
                 b"gid" => self.root.gid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
-                // Large pages are not supported, so `huge=never` is accepted. Other options, as those for swap, are
-                // refused.
+                // Large pages are not supported, so `huge` must be `never`. Other options, such as the options for
+                // swap, are refused.
                 b"huge" if value? == b"never" => {}
                 _ => return Err(Errno::EINVAL),
             }
@@ -277,7 +277,7 @@ fn remount<M: Machine>(
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
         let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
         new.read(options, pages)?;
-        // The present contents must fit within the new limits.
+        // The present contents of the file system must fit within the new limits.
         let (taken, inodes) = system.taken();
         let fits = |limit: Option<u64>, taken: u64| limit.is_none_or(|limit| limit >= taken);
         if !fits(new.limits.pages, taken) || !fits(new.limits.inodes, inodes) {
@@ -312,14 +312,15 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
     if flags & EXPIRE != 0 {
-        // The mark for an expired mount is not implemented, so a mount is always busy.
+        // On Linux, the first call with `MNT_EXPIRE` marks an unused mount and fails with EAGAIN, and the second call
+        // unmounts it. This kernel stores no mark, so each call counts as the first.
         return Err(if flags & (FORCE | DETACH) != 0 || vfs.mount_of(&target).is_none() {
             Errno::EINVAL
         } else {
             Errno::EAGAIN
         });
     }
-    // The reference of the path walk must not make the tree busy.
+    // The hold of the path walk must not make the tree busy, so it is changed into a counted reference of this call.
     let root = target.counted();
     vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, Uses::All))?;
     Ok(0)

@@ -5,7 +5,8 @@
 //! continues at the section's abort address.
 //!
 //! A switch away from a registered thread sets a [work bit](quire_linux_state::process::thread::work). The return to
-//! user mode reads the area only if that bit is set. It stores the CPU's number only if that has changed.
+//! user mode reads the area only if that bit is set. It stores the CPU's number only if the thread runs on another CPU
+//! than at the last store.
 
 use core::mem::size_of;
 use quire_linux_state::base::plain::Plain;
@@ -100,7 +101,8 @@ pub fn sys_rseq<M: Machine>(
         return Err(Errno::EINVAL);
     }
     check_area(at, len)?;
-    // An old pointer to a critical section in that field could end the program at the next switch, so it is cleared.
+    // The field may contain an old pointer to a critical section. With an invalid pointer, the next switch would end
+    // the program, so the field is cleared.
     if ctx.read::<u64>(at + SECTION)? != 0 {
         ctx.write(at + SECTION, &0u64)?;
     }

@@ -35,7 +35,8 @@ pub struct Boot<'a> {
     pub error: Arc<dyn Port>,
     /// The terminal's size, if the program gets a terminal.
     pub size: Size,
-    /// The limits of the in-memory file systems, in addition to the files from the archive. Limits may be unset.
+    /// The limits of the in-memory file systems. Files from the archive do not count towards the limits. Limits may be
+    /// unset.
     pub limits: Limits,
 }
 
@@ -155,7 +156,8 @@ impl Order {
     }
 }
 
-/// Unpacks the initial file system and starts the program of its order as process 1. Returns once it is spawned.
+/// Unpacks the initial file system and starts the program of its order as process 1. Returns when the scheduler has
+/// spawned process 1.
 pub fn start<M: Machine>(linux: &'static Linux<M>, boot: Boot<'_>) -> Result<(), StartError> {
     let vfs = linux.files.vfs();
     vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;

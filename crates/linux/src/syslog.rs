@@ -81,7 +81,7 @@ fn lines<M: Machine>(
     Ok(())
 }
 
-/// Reads the last lines that fit into `size` bytes, without those that were cleared.
+/// Reads the last lines that fit into `size` bytes. Cleared lines are left out.
 fn read_all<M: Machine>(ctx: &Ctx<'_, M>, to: u64, size: usize, clear: bool) -> Result<usize, Errno> {
     let first = ctx.linux.log.positions.lock().clear;
     let (mut total, mut end) = (0, first);

@@ -116,7 +116,7 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
         return Err(Errno::EINVAL);
     }
     match command {
-        // These commands switch Ctrl-Alt-Del on and off, which does not exist here.
+        // These commands switch Ctrl-Alt-Del on and off. This machine has no Ctrl-Alt-Del, so they have no effect.
         0 | 0x89ab_cdef => Ok(0),
         0x0123_4567 | 0xcdef_0123 | 0x4321_fedc | 0xa1b2_c3d4 => ctx.linux.finish(End::PowerOff),
         _ => Err(Errno::EINVAL),
@@ -182,7 +182,7 @@ pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flag
         let n = STEP.min(len - done);
         ctx.linux.random.fill(&mut part[..n]);
         if let Err(bad) = ctx.user().write_bytes(to.wrapping_add(done as u64), &part[..n]) {
-            // Counts the bytes before the first address that is not mapped.
+            // The copy failed at the first address that is not mapped. The bytes before that address count as done.
             done += n - bad.left.min(n);
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }

@@ -13,14 +13,15 @@ use quire_sync::per_cpu::CachePadded;
 use quire_sync::rank::Rank;
 use quire_sync::spin::{SpinGuard, SpinLock};
 
-/// The lock and the value, on their own cache lines.
+/// A lock with its value inside, which share their cache lines with no other data.
 type Far<T> = CachePadded<SpinLock<Option<T>>>;
 
-/// A spin lock and its value, near or apart; see the module's comment.
+/// A spin lock and its value. Both are *near* (in this struct), or *apart* (in an allocation of their own, a `Far`).
 pub struct Apart<T> {
-    /// The lock apart. Null while the value is near. Set once, by a holder of `near`.
+    /// The separate lock, which has the value; null while the value is near. A thread that holds `near` sets the
+    /// pointer once.
     far: AtomicPtr<Far<T>>,
-    /// The lock near. It has no value after the value has moved.
+    /// The lock in this struct. It has the value until the value has moved to `far`, and none afterwards.
     near: SpinLock<Option<T>>,
 }
 
@@ -33,12 +34,12 @@ unsafe impl<T: Send> Sync for Apart<T> {}
 pub struct Held<'a, T>(SpinGuard<'a, Option<T>>);
 
 impl<T> Apart<T> {
-    /// A lock of `rank`, stored near.
+    /// A lock of `rank`, which is stored with its value in this struct (near).
     pub fn new(rank: Rank, value: T) -> Self {
         Apart { far: AtomicPtr::new(ptr::null_mut()), near: SpinLock::new(rank, Some(value)) }
     }
 
-    /// The layout of the extra allocation after lock and value have moved.
+    /// The layout of the allocation to which [`move_apart`](Self::move_apart) moves the lock and the value.
     pub const FAR: core::alloc::Layout = core::alloc::Layout::new::<Far<T>>();
 
     fn far(&self) -> Option<&SpinLock<Option<T>>> {
@@ -52,8 +53,8 @@ impl<T> Apart<T> {
         !self.far.load(Ordering::Relaxed).is_null()
     }
 
-    /// Moves lock and value to their own cache lines, if they are near. If two threads do this at once, one of them
-    /// moves.
+    /// Moves the lock and the value to cache lines that no other data uses, if they are near. If two threads call this
+    /// at once, only one of them moves the value.
     pub fn move_apart(&self) -> Result<(), OutOfMemory> {
         if self.is_apart() {
             return Ok(());
@@ -76,8 +77,8 @@ impl<T> Apart<T> {
             return Held(near);
         }
         drop(near);
-        // The value moved after `far` was read above. Its mover stored the pointer under the lock that this thread has
-        // just held.
+        // The value moved after this thread read `far` above. The thread that moved the value stored `far` while it
+        // held `near`. This thread acquired `near` after that, so it reads the stored pointer now.
         self.far().map_or_else(|| unreachable!("a value moved nowhere"), |far| Held(lock(far)))
     }
 

@@ -1,17 +1,19 @@
 //! Holds: many CPUs hold and release a value at the same time, without a shared count that all of them write.
 //!
 //! # Protocol
-//! A `Crowd` counts the holds of a value in shards, one for each few CPUs. A holder adds one in the shard of its CPU.
-//! When it releases, it subtracts one in the shard of the CPU on which it then runs. Only the sum of the shards has a
-//! meaning, and no CPU reads the sum while the crowd is open. The crowd has one reference to the value, for all holds.
+//! A `Crowd` counts the holds of a value in shards: counts on separate cache lines, each for a few CPUs. A holder adds
+//! one in the shard of its CPU. When the holder releases its hold, it subtracts one in the shard of the CPU on which it
+//! then runs. Only the sum of the shards has a meaning, and no CPU reads the sum while the crowd is open. The crowd has
+//! one reference to the value, for all holds.
 //!
-//! Closing a crowd makes one count of the shards. The closer replaces each shard's count by a number below all real
-//! counts, and adds up the old counts. From then on no CPU can take a hold (a lookup starts again). A CPU that releases
-//! a hold finds its shard closed, and subtracts from the sum instead. The sum starts at an offset that is larger than
-//! any number of holds. The closer subtracts this offset when it adds the old counts. So the sum reaches zero exactly
-//! when the last hold is released. The CPU that lowers it to zero drops the crowd's reference to the value.
+//! Closing a crowd turns the shards into one count. The closer replaces each shard's count by a number below all real
+//! counts, and adds up the old counts. From then on no CPU can take a hold (a lookup then starts again under the lock
+//! of its table). A CPU that releases a hold finds its shard closed, and subtracts from the sum instead. The sum starts
+//! at an offset that is larger than any number of holds. The closer subtracts this offset when it adds the old counts.
+//! So the sum reaches zero exactly when the last hold is released. The CPU that lowers it to zero drops the crowd's
+//! reference to the value.
 //!
-//! The memory of the crowd is freed after the last hold and the maker have both dropped it.
+//! The memory of the crowd is freed after both the last hold and the maker have dropped their references to it.
 
 use crate::mutant::{Mutant, mutant};
 use core::cell::UnsafeCell;
@@ -22,14 +24,14 @@ use quire_heap::{Arc, Box};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::current_cpu;
 
-/// The number of shards. CPUs with the same number modulo this share a cache line.
+/// The number of shards. CPUs whose numbers are equal modulo this constant share a cache line.
 #[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]
 const SHARDS: usize = 2;
 
-/// The value of a closed shard. The sum starts at its negative, which is the offset. Its absolute value is larger than
-/// any number of holds, or of changes of a closed shard.
+/// The value of a closed shard. The offset at which the sum starts is `-CLOSED`. That is larger than any number of
+/// holds, and than any number of changes of a closed shard.
 const CLOSED: i64 = i64::MIN / 2;
 
 /// A signed count on its own cache line.
@@ -47,7 +49,7 @@ impl Shard {
     }
 }
 
-/// The holds of one value; see the module's comment.
+/// A count, in shards, of the holds of one value; see the module's comment.
 pub(crate) struct Crowd<V> {
     /// The reference that all holds share. The CPU that lowers the sum to zero takes it out.
     value: UnsafeCell<ManuallyDrop<Arc<V>>>,
@@ -136,7 +138,7 @@ impl<V> Crowd<V> {
         }
     }
 
-    /// Drops the maker's reference to the memory, or the one of all holds.
+    /// Drops the maker's reference to the memory, or the reference that all holds share.
     ///
     /// # Safety
     /// Called once for the maker, and once for all holds.

@@ -86,7 +86,8 @@ protocol! {
     NameValueFreed: "the memory of a value is freed during a lookup";
 }
 
-/// Two CPUs that have looked a value up in turn hold it. One of them looks it up again while its name is removed.
+/// Two CPUs have looked a value up alternately, and both hold it. One of them looks it up again while another thread
+/// removes its name.
 fn hold_against_close() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));

@@ -4,7 +4,7 @@
 quire_sync::mutants! {
     /// A protocol step that can be left out. Each comment names the protocol and the step.
     pub enum Mutant {
-        /// Holds: a lookup after the close of a crowd takes a hold anyway.
+        /// Holds: a lookup takes a hold although the crowd (the sharded count of holds) is closed.
         HoldOfClosed,
         /// Holds: a hold that is released after the close of a crowd is not subtracted from the sum.
         LetGoUncounted,

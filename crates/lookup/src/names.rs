@@ -11,8 +11,9 @@
 //! such a value, unless its count is already zero. Then another value may have replaced it, and the lookup starts again
 //! under the lock.
 //!
-//! If CPUs look a name up in turn, its value gets a [crowd](crate::hold). From then on lookups take holds of the crowd,
-//! and share no count. The crowd is closed when the name is removed, so that the value is freed with its last holder.
+//! If CPUs look a name up alternately, its value gets a [crowd](crate::hold), which counts the holds in shards. From
+//! then on lookups take holds of the crowd, and share no count. The crowd is closed when the name is removed, so that
+//! the value is freed with its last holder.
 
 use crate::hold::{Crowd, Hold};
 use crate::mutant::{Mutant, mutant};
@@ -41,15 +42,16 @@ const IN_CHAIN: usize = 2;
 #[cfg(any(loom, shuttle))]
 const IN_CHAIN: usize = 1;
 
-/// The weight of one turn. A CPU that looks a name up three times before another CPU does so counts as no contention.
+/// The number that a lookup adds to [`NameNode::turns`] if another CPU made the last lookup. Each further lookup by
+/// that CPU subtracts one. So CPUs that look a name up at least five times in a row cause no contention.
 const TURN: u32 = 4;
-/// The number of recent turns of CPUs after which a value gets a crowd.
+/// The number of recent turns (lookups by another CPU than the last one) after which a value gets a crowd.
 #[cfg(not(any(loom, shuttle)))]
 const TURNS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const TURNS: u32 = 1;
 
-/// One name. It has its own cache lines, because its neighbours in memory are added and removed.
+/// One name. It has its own cache lines, so that changes of nodes beside it in memory do not disturb its lookups.
 #[repr(C, align(64))]
 struct NameNode<V> {
     /// Must be the first field, because the epoch's free function casts the header to the node.
@@ -64,16 +66,16 @@ struct NameNode<V> {
     name: Arc<[u8]>,
     /// The table's reference to the value, until the name is removed.
     value: *const V,
-    /// Null until the value gets a crowd, under the lock.
+    /// Null until a thread that holds `Names::changes` gives the value a crowd (a count of its holders in shards).
     crowd: AtomicPtr<Crowd<V>>,
-    /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. It is read
-    /// when the node is freed.
+    /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. The CPU that
+    /// frees the node reads it.
     left: UnsafeCell<Left<V>>,
 }
 
 #[allow(dead_code)] // only held, until the node is freed
 enum Left<V> {
-    /// The value is in this table, or in a longer one.
+    /// Nothing is kept, because this table, or a longer copy of it, still has the value.
     Nothing,
     Value(Arc<V>),
     Memory(Weak<V>),
@@ -156,16 +158,16 @@ pub struct SpareName<V> {
     table: Option<Box<Table<V>>>,
 }
 
-/// Counts of the names. Guarded by the lock, as the chains are.
+/// Counts of the names. The lock `Names::changes` guards them, as it guards the chains.
 struct Count {
     names: usize,
-    /// After a failed allocation of a longer table, the number of names at which it is tried again.
+    /// After a failed allocation of a longer table, the number of names at which the allocation is tried again.
     wait_for: usize,
 }
 
 /// A table of values by name; see the module's comment.
 pub struct Names<V> {
-    /// Null until the first name. Changed under the lock.
+    /// Null until the first name. A thread that holds `changes` changes the pointer.
     table: AtomicPtr<Table<V>>,
     changes: SpinLock<Count>,
 }
@@ -188,7 +190,8 @@ impl<V> Deref for PinnedValue<'_, V> {
 
 /// The result of a lookup.
 pub enum FoundName<'p, V> {
-    /// A value that stays. It is valid while the thread is pinned.
+    /// A value that *stays*: the table keeps it until all lookups that may have found it have unpinned. It is valid
+    /// while the thread is pinned.
     Kept(PinnedValue<'p, V>),
     /// Any other value, which is counted or held.
     Counted(Hold<V>),
@@ -203,7 +206,7 @@ impl<V> FoundName<'_, V> {
         }
     }
 
-    /// The value, with a hold that is valid without a time limit.
+    /// Returns a hold of the value that stays valid after the thread has unpinned.
     pub fn held(self) -> Hold<V> {
         match self {
             FoundName::Kept(kept) => Arc::clone(&kept).into(),
@@ -284,7 +287,8 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    /// As [`get`](Self::get), after the count of the found value was zero, or its crowd was closed.
+    /// Repeats the lookup of [`get`](Self::get) under the lock, because the count of the found value was zero, or its
+    /// crowd was closed.
     #[cold]
     fn get_locked<'p>(&self, name: &[u8], hash: u32, pin: &'p Pinned<'_>) -> Option<FoundName<'p, V>> {
         let _locked = self.changes.lock();
@@ -296,11 +300,13 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    /// Gives the value of `name` a crowd. If there is no memory, lookups continue to count the value.
+    /// Gives the value of `name` a crowd (a count of its holders in shards). If there is no memory, lookups continue to
+    /// count the value.
     #[cold]
     fn make_crowd(&self, name: &[u8], hash: u32, pin: &Pinned<'_>) {
         let _locked = self.changes.lock();
-        // This finds the node that has the name now, because tables are copied under the lock.
+        // Another thread may have copied the table since the caller found its node. Tables are copied under the lock,
+        // so this lookup finds the node that has the name now.
         let Some(node) = self.node(name, hash, pin).filter(|node| !node.stays) else { return };
         if node.crowd.load(Ordering::Relaxed).is_null() {
             // SAFETY: the table's reference is kept while the lock is held.
@@ -391,8 +397,8 @@ impl<V: Send + Sync + 'static> Names<V> {
             (Some(there), _) if count.names < (there.chains.len() * IN_CHAIN).max(count.wait_for) => return there,
             (Some(there), _) => match self.longer(there) {
                 Ok(new) => new,
-                // The chains become longer than they should be. The next try waits, because a failed copy costs as much
-                // as a complete one.
+                // The chains become longer than they should be. The next try waits for more names, because a failed
+                // copy costs as much as a complete one.
                 Err(OutOfMemory) => {
                     count.wait_for = count.names + count.names / 8 + 1;
                     return there;
@@ -457,7 +463,8 @@ impl<V> NameNode<V> {
         }
     }
 
-    /// Records the CPU of a lookup. Returns whether the value should get a crowd.
+    /// Records the CPU of a lookup. Returns whether CPUs alternate so often that the value should get a crowd (a count
+    /// of its holders in shards).
     fn crowds(&self) -> bool {
         let (cpu, turns) = (current_cpu() as u32, self.turns.load(Ordering::Relaxed));
         if turns >= TURN * TURNS {
@@ -688,7 +695,7 @@ mod tests {
             set_cpu(cpu);
             names.get(&name(0), &domain.pin()).unwrap().held()
         };
-        // CPUs that rarely alternate count the value as before.
+        // The CPUs alternate rarely. So lookups still count the value, and it gets no crowd.
         (0..100).for_each(|i| drop(look(i / 5 % 2)));
         let before = Arc::strong_count(&value);
         let one = look(0);
@@ -733,7 +740,7 @@ mod tests {
             }
         }
         set_cpu(0);
-        // Each number of earlier retirements lets the epoch free memory at another point.
+        // The number of earlier retirements determines the point at which the epoch frees memory.
         for before in 0..40 {
             let domain = domain(1);
             let (growing, others) = (Arc::try_new(Names::new(Rank::FILE)).unwrap(), Names::new(Rank::FILE));

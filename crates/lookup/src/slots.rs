@@ -9,8 +9,8 @@
 //! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
 //! same step, so the slot is read again. So a lookup of a number that always has a value always finds one.
 //!
-//! A table that only one thread uses (until [`Slots::share`]) pins no epoch and delays no free. It needs little memory:
-//! the cache lines for its numbers, and a lock [beside](Apart) the other fields.
+//! A table that only one thread uses (until [`Slots::share`]) pins no epoch, and frees the memory of removed values at
+//! once. It needs little memory: the cache lines for its numbers, and a lock [beside](Apart) the other fields.
 //!
 //! # Reserved numbers
 //! A caller that must not start an operation without a number [reserves](Slots::reserve) one first, and later fills it
@@ -40,7 +40,8 @@ use quire_sync::rank::Rank;
 
 /// The number of slots in a cache line.
 const IN_LINE: usize = 8;
-/// The number of lines over which neighbouring numbers are spread, if the table has that many. Shared tables have.
+/// The number of lines over which neighbouring numbers are spread, if the table has that many. Shared tables have that
+/// many.
 const SPREAD: usize = 16;
 #[repr(align(64))]
 struct Line<T>([AtomicPtr<T>; IN_LINE]);
@@ -73,8 +74,8 @@ impl<'a, T> Lines<'a, T> {
     /// The slot of number `n`. `None` if the table has no such slot.
     #[inline]
     fn at(&self, n: usize) -> Option<&'a AtomicPtr<T>> {
-        // Numbers are in blocks. A block has as many lines as neighbours are spread over. This is a power of two, so
-        // shifts replace divisions.
+        // Numbers are in blocks. A block has `1 << spread` lines, over which neighbouring numbers are spread. This is a
+        // power of two, so shifts replace divisions.
         let spread = self.0.len().trailing_zeros().min(SPREAD.trailing_zeros());
         let block = n >> spread >> IN_LINE.trailing_zeros();
         self.0.get((block << spread) + (n & ((1 << spread) - 1))).map(|line| &line.0[n >> spread & (IN_LINE - 1)])
@@ -133,9 +134,9 @@ impl<T> Drop for Array<T> {
 
 /// A table of values by number; see the module's comment. Each number with a value may also have a mark.
 pub struct Slots<T> {
-    /// Null until the first value. Changed under the lock.
+    /// Null until the first value. A thread that holds `changes` changes the pointer.
     array: AtomicPtr<Line<T>>,
-    /// The lock, which is moved apart before several threads use the table.
+    /// The lock, which moves to cache lines of its own ([`Apart`]) before several threads use the table.
     changes: Apart<Changes>,
     _values: PhantomData<Arc<T>>,
 }
@@ -201,11 +202,11 @@ impl<T: Send + Sync + 'static> Slots<T> {
     #[inline]
     pub unsafe fn get(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
         if !self.is_shared() {
-            // SAFETY: no thread changes the table meanwhile, so the array is not freed.
+            // SAFETY: no thread changes the table during the call, so the array is not freed.
             let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
-            // SAFETY: by this function's contract, no thread changes the table meanwhile. So the slot's reference keeps
-            // the value.
+            // SAFETY: by this function's contract, no thread changes the table during the call. So the slot's reference
+            // keeps the value.
             return unsafe { counted(value) };
         }
         let _pin = epoch.pin();
@@ -225,7 +226,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
             if found.is_some() || mutant(Mutant::SlotReadOnce) {
                 return found;
             }
-            // The value was removed after a change of the slot, and this atomic read sees that change.
+            // A count of zero means that the value was removed after the slot had changed. This read-modify-write sees
+            // that change, and returns the present value of the slot.
             value = slot.compare_exchange(value, value, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|now| now);
         }
     }
@@ -307,7 +309,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
 
     /// Stores `value` under the number `n`, which the caller has reserved.
     pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
-        // Another thread may replace the array, so the lock is needed. A thread that has the table alone needs no lock.
+        // In a shared table another thread may replace the array, so the lock is needed. A table that only this thread
+        // uses needs no lock.
         let changes = self.is_shared().then(|| self.changes.lock());
         // SAFETY: the array is replaced only under the lock, or by this thread.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
@@ -392,7 +395,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Makes a copy of the table, for one thread alone. Reserved numbers are free in the copy.
     pub fn fork(&self, rank: Rank) -> Result<Self, OutOfMemory> {
         let copy = Self::new(rank);
-        // Memory is allocated before the lock is taken. If the table has grown meanwhile, the loop starts again.
+        // Memory is allocated before the lock is taken. If the table has grown since the memory was allocated, the loop
+        // starts again.
         loop {
             let used = self.changes.lock().used();
             if used > 0 {
@@ -463,7 +467,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         [lines, many, words, if self.is_shared() { Apart::<Changes>::FAR } else { none }]
     }
 
-    /// All values, for a thread that has the table alone.
+    /// All values. The caller has exclusive access to the table.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &T> {
         // SAFETY: no other thread has the table.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
@@ -504,7 +508,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
         changes.grow(many, words);
         let old = self.array.swap(new.into_tagged(), Ordering::AcqRel);
-        // SAFETY: the pointer is null, or was made by `into_tagged` here, and is replaced once.
+        // SAFETY: the pointer is null, or an earlier call of this function made it by `into_tagged`; it is replaced
+        // once.
         Ok(unsafe { Array::from_tagged(old) })
     }
 
@@ -555,8 +560,9 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
             if self.is_shared() {
-                // The wait is amortised, because the array doubles. The array is freed here, and not by the epoch,
-                // because freeing a large array may sleep.
+                // The cost of the wait is amortised, because each new array is twice as large. This function frees the
+                // array itself, because freeing a large array may sleep, and functions that the epoch calls must not
+                // sleep.
                 epoch.drain();
             }
             drop(old);
@@ -564,7 +570,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     }
 }
 
-/// Returns one more reference to a value. Another reference keeps the value meanwhile.
+/// Returns one more reference to a value. Another reference keeps the value during the call.
 ///
 /// # Safety
 /// `value` is null, or the pointer of a counted value. One of its references lasts for the length of the call.
@@ -607,7 +613,7 @@ impl<T> Drop for Slots<T> {
 }
 
 /// A check for the model checkers: the memory of a value is not freed while a lookup is about to count the value. In
-/// their builds the memory is really kept.
+/// these builds the memory is kept for ever, and its address is recorded as freed.
 #[cfg(any(loom, shuttle))]
 pub(crate) mod checked {
     use super::*;

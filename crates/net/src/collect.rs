@@ -2,8 +2,8 @@
 //!
 //! # The collector
 //! A socket whose file is in a message is *in flight*. Its file is garbage if all references to the file are in the
-//! inboxes of other garbage. Here the inboxes of the connections in a listener's backlog belong to the listener. The
-//! collector works in rounds:
+//! inboxes of other garbage. Here the inboxes of the connections in a listener's backlog belong to the listener. At
+//! first, no socket in flight is reached. The collector then works in rounds:
 //!
 //! 1. Count, for each unreached socket in flight, the references to its file that unreached inboxes hold.
 //! 2. A socket with further references is a root, because a file table, a thread or a reached inbox has these
@@ -14,7 +14,7 @@
 //! unreached sockets are then dropped, and so are these sockets.
 //!
 //! ## Why no live socket is emptied
-//! Other threads change inboxes meanwhile: they read, accept, shut down, and queue messages.
+//! While the collector counts, other threads change inboxes: they read, accept, shut down, and queue messages.
 //!
 //! - The references in messages stay the same during the rounds. To make, take out, copy or drop such a reference, a
 //!   thread needs the collector's lock. A thread that takes a message out of an inbox waits for that lock before it has
@@ -22,21 +22,22 @@
 //! - Suppose that the count equals the file's reference count. Then no thread and no file table has the file. None gets
 //!   it before the rounds are over, because a reference is made only from another reference.
 //! - So after the first count, no thread is in a call on an unreached socket. The inbox and the backlog of that socket
-//!   lose nothing any more. Earlier losses are visible after the fence.
-//! - The last round counted these inboxes again, and found all references to all unreached sockets there. So these
+//!   lose nothing any more. Messages that were removed earlier are visible as removed after the fence in
+//!   `take_garbage`.
+//! - The last round counted these inboxes again, and found in them all references to all unreached sockets. So these
 //!   sockets are garbage.
 //!
-//! The first count alone is not enough. A thread may take a message out of an inbox after that was counted, and then
-//! drop the last outside reference to the inbox's socket. If the collector counts the references to that socket
-//! afterwards, it finds no root, although the thread gets the message's files.
+//! The first count alone is not enough. After the collector has counted an inbox, a thread may take a message out of
+//! it. The thread may then drop the last outside reference to the inbox's socket. If the collector counts the
+//! references to that socket afterwards, it finds no root, although the thread gets the message's files.
 //!
 //! A call may look a descriptor up while another thread closes it. If only garbage refers to the file then, the call
 //! may find the socket's inbox empty.
 //!
 //! ## One collector at a time
 //! Dropping garbage closes sockets, and each close calls the collector again. Such a nested call returns at once, so
-//! that the depth of calls stays constant. The outer collector repeats its work if enough sockets have closed
-//! meanwhile.
+//! that the depth of calls stays constant. The outer collector repeats its work if enough sockets have closed since it
+//! began.
 //!
 //! # Graves
 //! Dropping a message may close a socket, whose inbox has messages too. To keep the depth of calls constant, a closing
@@ -116,7 +117,7 @@ struct Garbage<M: Member> {
 /// The files in flight of a network, and the state of the collector of its garbage.
 pub(crate) struct Collector<M: Member> {
     sockets: Mutex<SocketsInFlight<M>>,
-    /// The first closed endpoint whose messages must be dropped.
+    /// The head of the list of closed endpoints whose messages must be dropped.
     graves: SpinLock<Option<Arc<M>>>,
     /// Set while a thread drops the messages of closed endpoints.
     digging: AtomicBool,
@@ -226,7 +227,7 @@ impl<M: Member> InFlight<M> {
             set(&marks.in_flight, left);
             if left == 0 {
                 let at = get(&marks.at);
-                // The file still has the endpoint, so this is not the last reference.
+                // The file still refers to the endpoint, so this call does not drop the last reference to it.
                 all.swap_remove(at);
                 if let Some(moved) = all.get(at) {
                     set(&moved.marks().at, at);
@@ -247,7 +248,7 @@ impl<M: Member> Drop for InFlight<M> {
 }
 
 impl<M: Member> Attached for InFlight<M> {
-    /// Each file needs a slot in `files`. If it is a socket, it also needs one in the list of sockets in flight.
+    /// Each file needs a slot in `files`. A file that is a socket also needs a slot in the list of sockets in flight.
     fn memory(&self) -> usize {
         self.files.len() * (size_of::<FileOf<M>>() + size_of::<Arc<M>>())
     }
@@ -281,8 +282,8 @@ impl<M: Member> Collector<M> {
         }
     }
 
-    /// Drops the messages of sockets that only such messages keep alive. The call does nothing if memory for its lists
-    /// is exhausted, or while another thread collects.
+    /// Drops the messages of garbage: sockets that only messages in each other's inboxes keep alive. The call does
+    /// nothing if memory for its lists is exhausted, or while another thread collects.
     pub(crate) fn collect(&self) {
         loop {
             if self.collecting.swap(true, Ordering::AcqRel) {
@@ -371,7 +372,8 @@ impl<M: Member> Collector<M> {
         sockets > 0 && closed > 0 && closed >= sockets / RATIO
     }
 
-    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list of `graves`.
+    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list `graves`, and one
+    /// thread at a time drops the messages of that list.
     pub(crate) fn bury(endpoint: &Arc<M>) {
         let collector = endpoint.collector();
         let (removed, deep) = {
@@ -408,9 +410,10 @@ impl<M: Member> Collector<M> {
                 drop(removed);
             }
             self.digging.store(false, Ordering::Release);
-            // No endpoint is left behind. A thread that found `digging` set has listed its endpoint before that, under
-            // the lock of `graves`. If it had the lock before this thread, this thread finds the endpoint. If it had
-            // the lock later, it would have found `digging` clear.
+            // No endpoint stays on the list without a thread that drops its messages. A thread that found `digging` set
+            // has listed its endpoint before that, under the lock of `graves`. If that thread had the lock first, this
+            // thread finds the endpoint. If this thread had the lock first, that thread would have found `digging`
+            // clear.
             if mutant(Mutant::GraveUnseen) || self.graves.lock().is_none() {
                 return true;
             }

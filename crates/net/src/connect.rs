@@ -140,7 +140,8 @@ impl<H: Host> Endpoint<H> {
             Ok(Queued::Within) if this.is_unix() || !io.nonblock => {
                 {
                     let mut state = this.state();
-                    // If the listener has closed meanwhile, it has undone the connection.
+                    // If the listener has closed since the connection was queued, the listener has undone the
+                    // connection.
                     let refused = matches!(state.phase, Phase::Refused | Phase::Idle);
                     if refused && !mutant(Mutant::ConnectedUnchecked) {
                         return Err(this.end_attempt(&mut state));
@@ -173,7 +174,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Undoes an attempt to connect that failed with `error`. If `later` is set, the error is stored for a later call.
+    /// Undoes an attempt to connect that failed with `error`. If `later` is set, the error is stored for the next call
+    /// on the socket.
     fn unlink(&self, error: FsError, later: bool) {
         let mut state = self.state();
         if later {
@@ -247,8 +249,8 @@ impl<H: Host> Endpoint<H> {
             if !within && self.is_unix() {
                 return Err(FsError::WouldBlock);
             }
-            // Clients that wait for a place may have closed. Each new connection removes one of these, so that few
-            // stay.
+            // Clients that wait for a place may have closed. Each new connection removes one such client from the
+            // queue, so that few of them stay.
             let waiting = backlog.most..backlog.queue.len();
             let closed = |at: &usize| backlog.queue.get(*at).is_some_and(|server| server.inbox.queue().ended);
             let left = waiting.rev().find(closed).and_then(|at| backlog.queue.remove(at));
@@ -364,8 +366,8 @@ impl<H: Host> Endpoint<H> {
             queue.ended |= read;
             queue.receive_shutdown |= match self.is_tcp() {
                 false => read && self.is_unix(),
-                // TCP accepts bytes until both directions have ended. If two calls run at once, the call that locks the
-                // inbox last sees both ends.
+                // TCP accepts bytes until both directions have ended. If two calls end the two directions at once, the
+                // call that locks the inbox last sees that both have ended.
                 true => {
                     let both = queue.ended && self.shut.load(Ordering::Acquire);
                     both && matches!(phase, Phase::Connected | Phase::Unreported)

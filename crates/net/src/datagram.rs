@@ -78,8 +78,8 @@ impl<H: Host> Endpoint<H> {
         attached: Option<Box<InFlight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
-        // The thread keeps its stack while it waits, because only the stack keeps the receiver alive, which announces
-        // room.
+        // The thread keeps its kernel stack while it waits, because only the reference on the stack keeps the receiver
+        // alive, and the receiver announces room.
         let io = &this.writing(io, &mut limited).on_stack();
         let receiver = match to {
             Some(to) => Endpoint::receiver_at(this, to)?,
@@ -87,7 +87,7 @@ impl<H: Host> Endpoint<H> {
         };
         if this.options.has(Flags::PASS_CREDENTIALS) && this.state().name.is_none() {
             match Endpoint::bind_unix(this, Place::Auto) {
-                // Another call has bound the socket meanwhile.
+                // Another call has bound the socket since this call found it unbound.
                 Ok(()) | Err(FsError::Invalid) => {}
                 Err(e) => return Err(e),
             }
@@ -97,8 +97,8 @@ impl<H: Host> Endpoint<H> {
         message.from = Some(from);
         let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, 0, FsError::Refused);
         match sent {
-            // The receiver has closed, so this call removes it as the peer. If it was no longer the peer, the error is
-            // that of a lost connection.
+            // The receiver has closed, so this call removes it as the peer. If the receiver was no longer the peer, the
+            // error is that of a lost connection.
             Err(FsError::Refused) if !Endpoint::lose_peer(this, &receiver) && to.is_none() => Err(FsError::Reset),
             sent => sent,
         }
@@ -154,8 +154,8 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// Handles a datagram to `to`, where no socket is. If `to` is the peer of this socket, its next call fails with
-    /// [`FsError::Refused`].
+    /// Handles a datagram to `to`, where no socket is. If `to` is the peer of this socket, the next call on this socket
+    /// fails with [`FsError::Refused`].
     fn refuse(&self, to: SocketAddr) {
         if self.state().remote == Some(Address::Inet(to)) {
             self.fail(FsError::Refused);
@@ -200,8 +200,8 @@ impl<H: Host> Endpoint<H> {
             if this.shut.load(Ordering::Acquire) {
                 return Some(Err(FsError::BrokenPipe));
             }
-            // As on Linux, a message has room if the buffer is not full, and may then exceed its size. An empty inbox
-            // accepts any message, because the buffers may have become smaller.
+            // As on Linux, a message has room if the buffer is not full, even if the buffer then contains more than its
+            // size. An empty inbox accepts any message, because the buffers may have become smaller.
             if !queue.is_empty() && !queue.is_below(limit.saturating_sub(1)) {
                 return None;
             }

@@ -99,7 +99,8 @@ impl<H: Host> Endpoint<H> {
             if open {
                 this.fail_anew(FsError::Reset);
             }
-            // The disconnect of an attempt was counted above, because waiting calls check the phase.
+            // The disconnect of an attempt to connect was counted above, together with the change of the phase. So a
+            // waiting call that sees the new phase also sees the count.
             this.count_disconnect(&queue, counted && phase != Phase::Connecting);
             (backlog, (messages, link), port)
         };
@@ -136,8 +137,8 @@ impl<H: Host> Endpoint<H> {
         this.readiness.notify();
     }
 
-    /// Removes the peer of a Unix datagram socket if it is `closed`, an endpoint that has closed. Returns whether it
-    /// was the peer.
+    /// Removes the peer of a Unix datagram socket if the peer is `closed`, an endpoint that has closed. Returns whether
+    /// `closed` was the peer.
     pub(crate) fn lose_peer(this: &Arc<Self>, closed: &Arc<Self>) -> bool {
         let link = {
             let mut state = this.state();
@@ -154,7 +155,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Drops all messages that wait at a Unix datagram socket that has left `peer`, as Linux does. If `peer` is
-    /// connected to this socket, it gets an error.
+    /// connected to this socket, `peer` gets an error.
     fn drop_messages_of(this: &Arc<Self>, peer: &Arc<Self>) {
         let messages = {
             let mut queue = this.inbox.queue();

@@ -1,13 +1,13 @@
 //! The part of a socket that other sockets reach.
 //!
 //! # Locks
-//! A thread locks the `state` of at most one endpoint at a time, and while it holds that, the lock of at most one
-//! inbox. It releases both before it notifies waiters, and before it drops messages, files or other endpoints.
+//! A thread locks the `state` of at most one endpoint at a time. While it holds that lock, it locks at most one inbox.
+//! It releases both before it notifies waiters, and before it drops messages, files or other endpoints.
 //!
-//! The sleeping lock `calls` serialises the calls that start or end a connection of a TCP socket. It does the same for
-//! those that change the peer of a UDP socket. A call acquires `calls` before all other locks, and releases it before
-//! it waits. Calls on other sockets do not acquire it. They lock `state` and check whether this socket is still their
-//! peer.
+//! The sleeping lock `calls` serialises the calls that start or end a connection of a TCP socket. The lock also
+//! serialises the calls that change the peer of a UDP socket. A call acquires `calls` before all other locks, and
+//! releases it before it waits. Calls on other sockets do not acquire this socket's `calls`. Such a call locks this
+//! socket's `state`, and checks whether this socket is still the peer of the call's socket.
 
 use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Collector, CollectorMarks, InFlight, Member};
@@ -120,12 +120,12 @@ pub struct Endpoint<H: Host> {
     pub(crate) unaccepted: AtomicBool,
     /// Serialises calls that start or end connections of this TCP socket, or that change the peer of this UDP socket.
     pub(crate) calls: Mutex<Calls>,
-    /// The number of disconnects of a TCP socket. A change needs both the lock of `state` and that of the inbox. A call
-    /// that slept compares the number, because the socket may have a new connection already.
+    /// The number of disconnects of a TCP socket. A change needs both the lock of `state` and the lock of the inbox. A
+    /// call that slept compares the number, because the socket may have a new connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
     pub(crate) marks: CollectorMarks<Self>,
-    /// The inode number, and the user that made the socket. The list of sockets shows them.
+    /// The inode number, and the user that made the socket. The list of sockets shows both.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
 }
@@ -138,7 +138,7 @@ pub struct Socket<H: Host> {
 /// The content of the lock `Endpoint::calls`, which guards no data.
 pub(crate) struct Calls;
 
-/// The errors that may wait for the next call. The number of an error is its index here, plus 1.
+/// The errors that may wait for the next call. The number of an error is its index in this array, plus 1.
 const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
 
 impl<H: Host> Endpoint<H> {
@@ -271,12 +271,12 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
-    /// The endpoint's address, which no other endpoint has while it lives.
+    /// The endpoint's address, which no other endpoint has while this endpoint lives.
     pub(crate) fn place(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
 
-    /// The number of disconnects of this socket. A call that may wait compares it afterwards.
+    /// The number of disconnects of this socket. A call that may wait compares the number after the wait.
     pub(crate) fn disconnects(&self) -> u32 {
         self.disconnects.load(Ordering::Acquire)
     }
@@ -299,7 +299,7 @@ impl<H: Host> Endpoint<H> {
                 self.shut.store(true, Ordering::Release);
             }
             queue.ended = true;
-            // A call on the peer may still send bytes, which must be refused.
+            // A call on the peer may still send bytes, which this inbox must refuse.
             queue.receive_shutdown |= self.is_tcp();
         }
         if !mutant(Mutant::NotifiedBeforeEnd) {
@@ -353,8 +353,8 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// The error that `peer` gets if this socket closes while it has unread data. If this socket was shut down for
-    /// sending, a TCP peer gets [`FsError::BrokenPipe`]. If both sides were, there is no error, because the connection
-    /// is over.
+    /// sending, a TCP peer gets [`FsError::BrokenPipe`]. If both sockets were shut down for sending, there is no error,
+    /// because the connection is over.
     pub(crate) fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
         let ended = |side: &Endpoint<H>| self.is_tcp() && side.shut.load(Ordering::Acquire);
         match (ended(self), ended(peer)) {

@@ -1,4 +1,4 @@
-//! The interface of the sockets to the system below them, and the parts of a message that are not bytes.
+//! The interface of the sockets to the system below this crate, and the parts of a message that are not bytes.
 
 use crate::address::{Address, Credentials};
 use core::net::IpAddr;

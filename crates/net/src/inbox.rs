@@ -1,11 +1,11 @@
 //! Inboxes: the messages that wait at an endpoint.
 //!
 //! Writers fill chunks without a lock, and queue them under the spin lock. A sleeping lock serialises readers. The
-//! reader that holds it *borrows* the chunks of a message in three steps. It takes them out under the spin lock, copies
-//! without that lock, and puts the chunks back or removes the message. Only that reader removes messages, so the
-//! position of a borrowed message stays the same. The exception is a disconnect, which purges the inbox and raises the
-//! purge counter. The reader then finds that the counter has changed, and drops the chunks. No writer can add bytes to
-//! a borrowed chunk, because the message in the queue has an empty chunk without capacity.
+//! reader that holds it *borrows* the chunks of a message in three steps. It takes the chunks out under the spin lock,
+//! copies their bytes without that lock, and puts the chunks back or removes the message. Only that reader removes
+//! messages, so the position of a borrowed message stays the same. The exception is a disconnect, which purges the
+//! inbox and raises the purge counter. The reader then finds that the counter has changed, and drops the chunks. No
+//! writer can add bytes to a borrowed chunk, because the message in the queue has an empty chunk without capacity.
 //!
 //! The inbox of a TCP socket records its only sender, because a disconnected socket may connect again. A call on the
 //! earlier peer may still send bytes or end the connection. The inbox refuses both.
@@ -84,7 +84,7 @@ pub(crate) struct Borrowed<C> {
     pub attached: Option<Box<C>>,
     /// The value of `purges` when the chunks were taken out.
     purges: u32,
-    /// The queue had no other message at that time.
+    /// The queue had no other message when the chunks were taken out.
     alone: bool,
 }
 
@@ -100,7 +100,7 @@ impl<C> Borrowed<C> {
         let Borrowed { data, more, attached, .. } = self;
         debug_assert!(more.capacity() == 0 && attached.is_none());
         drop(data);
-        // Both are empty. `forget` avoids the drop code that the compiler would generate.
+        // `more` and `attached` are empty. `forget` avoids the drop code that the compiler would generate.
         mem::forget((more, attached));
     }
 }
@@ -187,7 +187,7 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Adds bytes to the last chunk. Returns false if that has too little room, or attached data.
+    /// Adds bytes to the last chunk. Returns false if that chunk has too little room, or attached data.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let last = if self.rest.is_empty() { self.first.as_mut() } else { self.rest.get_mut(self.rest.len() - 1) };
         let Some(last) = last else { return false };
@@ -231,7 +231,7 @@ impl<C> Queue<C> {
     }
 
     /// Removes the first message, whose chunks are [lent](Self::lent). `unread` is the number of its bytes that were
-    /// unread when they were lent.
+    /// unread when the chunks were lent.
     pub(crate) fn remove_borrowed(&mut self, unread: usize) -> Removed<C> {
         self.bytes -= unread;
         self.charge -= unread + self.first.as_ref().map_or(0, |message| message.overhead);
@@ -239,7 +239,7 @@ impl<C> Queue<C> {
     }
 
     /// Removes the first piece of a stream, if it is the only one. Its chunk is lent, and it has no attached data.
-    /// `unread` is the number of its bytes that were unread when they were lent.
+    /// `unread` is the number of its bytes that were unread when the chunks were lent.
     #[inline]
     pub(crate) fn forget_last_piece(&mut self, unread: usize) -> bool {
         if !self.rest.is_empty() {
@@ -255,7 +255,7 @@ impl<C> Queue<C> {
         true
     }
 
-    /// Removes and returns the first message, and the memory of the ring if that is empty now.
+    /// Removes and returns the first message, and the memory of the ring if the ring is empty now.
     pub(crate) fn pop(&mut self) -> (Option<Message<C>>, Deque<Message<C>>) {
         let Some(unread) = self.first.as_ref().map(Message::len) else { return (None, Deque::new()) };
         self.remove_borrowed(unread)

@@ -42,8 +42,8 @@ fn score<H: Host>(entry: &PortEntry<H>, ip: IpAddr) -> Option<u32> {
 /// The user id in the entry of an automatically bound port, which shares its address with no `REUSE_PORT` group.
 const AUTOMATIC: u32 = u32::MAX;
 
-/// Whether entry `a` prevents that entry `b` is made or listens. Options that let both share a port count only if
-/// `shares` is set.
+/// Whether entry `a` prevents that entry `b` is made or listens. If `shares` is not set, the options that let both
+/// share a port are ignored.
 fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>, shares: bool) -> bool {
     let both = |flag| shares && a.endpoint.options.has(flag) && b.endpoint.options.has(flag);
     let datagrams = a.endpoint.kind == Kind::Datagram;
@@ -69,8 +69,8 @@ fn find<H: Host>(table: &Table<PortEntry<H>>, from: SocketAddr, to: SocketAddr) 
     let best = bucket.iter().filter_map(fits).max()?;
     let all = || bucket.iter().filter(|entry| fits(entry) == Some(best));
     let grouped = all().all(|entry| entry.endpoint.options.has(Flags::REUSE_PORT));
-    // A group shares the messages by the sender's port. Without a group, the latest entry gets all of them. Only
-    // datagram sockets can share an address without a group.
+    // The members of a `REUSE_PORT` group share the messages by the sender's port. Without a group, the latest entry
+    // gets all messages. Only datagram sockets can share an address without a group.
     let at = if grouped { mix(u64::from(from.port())) as usize % all().count() } else { all().count() - 1 };
     all().nth(at).map(|entry| entry.endpoint.clone())
 }
@@ -182,10 +182,10 @@ impl<H: Host> Endpoint<H> {
             return Ok(());
         }
         let mut at = remote.map_or(this.inet(), |to| this.inet_towards(to.ip()));
-        // A socket that has disconnected still reports its old port. It gets a new one now.
+        // A socket that has disconnected still reports its old port. It gets a new port now.
         at.set_port(0);
         match Endpoint::claim(this, at, AUTOMATIC, remote, FsError::AddressUnavailable) {
-            // Another call has bound the socket meanwhile.
+            // Another call has bound the socket since the check above.
             Err(FsError::Invalid) => Ok(()),
             other => other,
         }

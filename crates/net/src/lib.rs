@@ -1,15 +1,15 @@
 //! Sockets between the processes of one machine: Unix domain, and TCP and UDP on the loopback.
 //!
 //! # Principles
-//! - **No packets.** A sender copies bytes into chunks and puts them into the receiver's [inbox]. TCP has no segments,
-//!   no timers and no acknowledgements here, because no byte can be lost.
+//! - **No packets.** A sender copies bytes into chunks and puts them into the receiver's [inbox]. In this crate TCP has
+//!   no segments, no timers and no acknowledgements, because no byte can be lost.
 //! - **User memory is accessed with no spin lock held.** A sender fills its chunks first and queues them then. A reader
 //!   takes a chunk out, copies it, and puts the unread rest back. So a page fault loses no byte of a stream.
 //! - **No wake-up is lost.** An endpoint changes its state before it notifies. A waiter registers before it looks
 //!   ([`Readiness`](quire_fs::Readiness)). A writer that finds an inbox full leaves a mark under the inbox's lock. The
 //!   reader that makes room finds the mark under the same lock.
 //! - **Each endpoint drops its own link.** Two connected endpoints refer to each other. A closing endpoint clears only
-//!   its own link, and marks the other one as ended. So there is no cycle, and closing holds one lock at a time.
+//!   its own link, and marks the other endpoint as ended. So there is no cycle, and closing holds one lock at a time.
 //! - **Every allocation may fail**, and a failed call leaves the socket as it was.
 //! - **No errno, no Linux constant.** Errors are [`FsError`](quire_fs::FsError); the Linux layer translates.
 //!

@@ -114,7 +114,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether `peer` is known to send no more. A TCP socket that was only shut down for receiving does not know that.
+    /// Whether `peer` is known to send no more. A TCP socket that was only shut down for receiving does not know
+    /// whether its peer sends more.
     fn is_finished_by(&self, peer: Option<&Self>) -> bool {
         let ended = self.inbox.queue().ended;
         let sends = |peer: &Self| !peer.shut.load(Ordering::Acquire) && !peer.inbox.queue().refuses(self.place());
@@ -130,8 +131,8 @@ impl<H: Host> Drop for Endpoint<H> {
 }
 
 impl<H: Host> Network<H> {
-    /// Calls `each` with the row of each socket until `each` fails. Sockets that are made or closed meanwhile may be
-    /// left out.
+    /// Calls `each` with the row of each socket until `each` fails. Sockets that are made or closed during the call may
+    /// be left out.
     pub fn each(&self, mut each: impl FnMut(&Row) -> Result<(), FsError>) -> Result<(), FsError> {
         for hash in 0..crate::table::BUCKETS as u64 {
             for at in 0.. {

@@ -5,7 +5,7 @@ quire_sync::mutants! {
     pub enum Mutant {
         /// Connections: `accept` notifies no client of the place that it has made.
         BacklogUnannounced,
-        /// Connections: a client does not look whether its listener closed meanwhile.
+        /// Connections: a client does not check whether its listener closed while the client connected.
         ConnectedUnchecked,
         /// Files in flight: the collector counts once, and does not count the unreached sockets again.
         CountedOnce,

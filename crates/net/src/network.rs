@@ -79,8 +79,9 @@ impl<H: Host> Network<H> {
         })?)
     }
 
-    /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does the same. The call
-    /// does nothing if memory for its lists is exhausted, or while another thread collects.
+    /// Drops the messages of garbage: sockets that only messages in each other's inboxes keep alive. The close of a
+    /// Unix socket also does this. The call does nothing if memory for its lists is exhausted, or while another thread
+    /// collects.
     pub fn collect(&self) {
         self.collector.collect();
     }

@@ -48,8 +48,8 @@ impl<H: Host> Socket<H> {
         self.endpoint.kind
     }
 
-    /// Sets the number of bytes for which a read of a stream waits. Polls of TCP sockets depend on it too, so the call
-    /// notifies them.
+    /// Sets the number of bytes for which a read of a stream waits. Polls of TCP sockets depend on this number too, so
+    /// the call notifies them.
     pub fn set_low_water(&self, bytes: usize) {
         self.options().set_low_water(bytes);
         self.endpoint.readiness.notify();
@@ -97,7 +97,7 @@ impl<H: Host> Socket<H> {
     }
 
     /// Connects to `to`. A nonblocking call on a TCP socket returns [`FsError::InProgress`], also if the connection is
-    /// made already. A later call then succeeds once.
+    /// made already. Once the connection is made, one more call of `connect` succeeds, and only one.
     pub fn connect(&self, io: &Io<'_>, to: &Destination<'_>, me: Credentials) -> Result<(), FsError> {
         match self.endpoint.is_datagram() {
             true => Endpoint::connect_datagram(&self.endpoint, to),
@@ -122,8 +122,8 @@ impl<H: Host> Socket<H> {
         Endpoint::shutdown(&self.endpoint, read, write)
     }
 
-    /// Sends the bytes of `source`, or a message with them, and returns the number of bytes. Files and credentials
-    /// reach only Unix sockets. The call fails only if it sent no byte.
+    /// Sends the bytes of `source` as a part of a stream or as one message, and returns the number of bytes. Files and
+    /// credentials reach only Unix sockets. The call fails only if it sent no byte.
     pub fn send(
         &self,
         io: &Io<'_>,
@@ -186,8 +186,8 @@ impl<H: Host> Socket<H> {
         };
         let at = remote.map_or_else(|| endpoint.inet(), |to: IpAddr| endpoint.inet_towards(to));
         match at.ip() {
-            // An IPv6 socket shows the IPv4 wildcard only if it was bound to that. Otherwise it shows the wildcard of
-            // IPv6.
+            // An IPv6 socket shows the IPv4 wildcard only if it was bound to the IPv4 wildcard. Otherwise it shows the
+            // wildcard of IPv6.
             ip if at.port() == 0 && ip.is_unspecified() => Address::Inet(endpoint.wildcard()),
             _ => Address::Inet(at).seen_by(endpoint.family),
         }
@@ -266,8 +266,8 @@ impl<H: Host> Socket<H> {
     }
 }
 
-/// The result of a call that waited at most `timeout` nanoseconds, or without a limit if that is 0. An interrupted call
-/// with a limit must not be restarted, so its error becomes [`FsError::Stopped`].
+/// The result of a call that waited at most `timeout` nanoseconds, or without a limit if `timeout` is 0. An interrupted
+/// call with a limit must not be restarted, so its error becomes [`FsError::Stopped`].
 fn limited<T>(done: Result<T, FsError>, timeout: u64) -> Result<T, FsError> {
     done.map_err(|e| if e == FsError::Interrupted && timeout != 0 { FsError::Stopped } else { e })
 }

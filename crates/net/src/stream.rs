@@ -11,7 +11,7 @@ use quire_fs::{FsError, Io, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
 use quire_sync::atomic::Ordering;
 
-/// The most chunks that a writer queues with the lock acquired once.
+/// The most chunks that a writer queues each time that it acquires the inbox's lock.
 const BATCH: usize = 8;
 /// The most bytes of a write that is copied to the writer's stack first, and then added to the last chunk.
 const SMALL: usize = 256;
@@ -20,7 +20,7 @@ const TINY: usize = 32;
 /// The capacity, in bytes, of a chunk for small writes, if the queue has other chunks.
 const SHARED: usize = 1024;
 
-/// A piece of a write that is queued with the lock acquired once.
+/// One round of a write: a piece that the writer queues under one acquisition of the inbox's lock.
 struct Round<'p, H: Host> {
     peer: &'p Endpoint<H>,
     /// The most bytes of the piece.
@@ -106,7 +106,8 @@ impl<H: Host> Endpoint<H> {
             if done > 0 && (left == 0 || self.has_error()) {
                 return Ok(done);
             }
-            // Sent bytes cannot be taken back, so the call cannot begin again. If it must wait now, it keeps its stack.
+            // Sent bytes cannot be taken back, so the call cannot begin again. If it must wait now, it keeps its kernel
+            // stack.
             let stack;
             let io = match done {
                 0 => io,
@@ -151,9 +152,9 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Sends at most [`SMALL`] bytes. If chunks are `queued` at the peer, the bytes are added to the last chunk.
-    /// Otherwise, or if it has no room, they become a new chunk.
+    /// Otherwise, or if the last chunk has no room, the bytes become a new chunk.
     fn put_small(&self, round: Round<'_, H>, source: &mut dyn Source, queued: bool) -> Result<usize, FsError> {
-        // The buffer is zeroed first, so a tiny write uses a smaller one.
+        // The buffer is zeroed first, so a tiny write uses a smaller buffer.
         match round.most {
             ..=TINY => self.put_small_by::<TINY>(round, source, queued),
             _ => self.put_small_by::<SMALL>(round, source, queued),
@@ -257,7 +258,8 @@ impl<H: Host> Endpoint<H> {
         }
         {
             let mut queue = self.inbox.queue();
-            // This socket's own disconnect has ended that connection. The next connection must not be ended too.
+            // This socket's own disconnect has ended the connection of this write. The code below must not end the next
+            // connection too.
             if self.disconnects() != since {
                 return Ok(bytes);
             }
@@ -369,7 +371,7 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     pub(crate) fn reads_since(&self, io: &Io<'_>) -> Result<u32, FsError> {
         match io.earlier() {
-            // The wait reports a disconnect that came later.
+            // The wait reports a disconnect since the first attempt of this call.
             Some(earlier) => Ok(earlier.generation),
             None => self.is_readable(),
         }
@@ -400,7 +402,7 @@ impl<H: Host> Endpoint<H> {
             }
             let ended = queue.ended;
             drop(queue);
-            // This is read before the error, because another reader may take the error meanwhile.
+            // `is_refused` is read before the error, because another reader may take the error between the two reads.
             let ended = ended || self.is_refused();
             if self.has_error() && look == Look::Later {
                 return Some(Ok(false));
@@ -422,7 +424,7 @@ impl<H: Host> Endpoint<H> {
         match look {
             Look::First => self.readiness.wait_in(since, io, state)?,
             Look::Done => self.readiness.wait_again(since, io, state)?,
-            // The program has received bytes, so the call cannot begin again. It keeps its stack while it waits.
+            // The program has received bytes, so the call cannot begin again. It keeps its kernel stack while it waits.
             Look::Later => self.readiness.wait(&io.on_stack(), state)?,
         }
     }
@@ -495,7 +497,8 @@ impl<H: Host> Endpoint<H> {
         failed.map(|()| stop)
     }
 
-    /// Takes out chunk `at`. If its credentials differ from those of the bytes before, the call sets `stop` instead.
+    /// Takes out chunk `at`. If its credentials differ from the credentials of the bytes before it, the call sets
+    /// `stop` instead.
     fn borrow(
         &self,
         at: usize,

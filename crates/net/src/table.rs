@@ -18,7 +18,7 @@ impl<E> Table<E> {
         Ok(Table { buckets: Vec::try_from_iter((0..BUCKETS).map(bucket))? })
     }
 
-    /// Locks the bucket of `hash`. It has all entries whose hash has the same low bits.
+    /// Locks the bucket of `hash`, which has all entries whose hashes have the same low bits as `hash`.
     pub(crate) fn bucket(&self, hash: u64) -> SpinGuard<'_, Vec<E>> {
         self.buckets[hash as usize & (BUCKETS - 1)].lock()
     }

@@ -22,7 +22,7 @@ pub enum TestFile {
     Holder(Arc<Holder>),
 }
 
-/// A file that keeps another open, and calls a function when it is dropped.
+/// A file that keeps another file open, and calls a function when it is dropped.
 pub struct Holder {
     pub _kept: Option<TestFile>,
     pub on_drop: fn(),

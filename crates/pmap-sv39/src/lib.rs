@@ -5,7 +5,7 @@
 //!
 //! Differences from x86-64, beyond the bits:
 //! - The hardware may cache absent entries. After a leaf was entered, the CPU that faulted fences the address
-//!   ([`Format::CACHES_ABSENT`]). Other CPUs fence it when they fault in turn.
+//!   (SFENCE.VMA, see [`Format::CACHES_ABSENT`]). Other CPUs fence it when they fault in turn.
 //! - A fence of one address keeps cached upper levels. So freeing a table page needs a fence of the whole space
 //!   ([`Format::PAGE_DROPS_UPPER`]).
 //! - The hardware sets accessed and dirty (Svadu), or faults if they are missing (Svade). Both work: leaves are entered

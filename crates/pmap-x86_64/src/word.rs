@@ -1,7 +1,7 @@
 //! Page-table entries, bit by bit (Intel SDM volume 3, table 4-20).
 //!
 //! An entry that is not present is zero. It never keeps a frame number, so a speculative load cannot follow it (L1TF).
-//! Bits 5 and 6 of such words stay unused.
+//! Bits 5 and 6 of words that are not present stay unused.
 
 use quire_pmap::{Format, Rights};
 use quire_vm::machine::{Enter, Leaf};
@@ -55,9 +55,9 @@ pub const fn kernel_table(pfn: Pfn) -> u64 {
     pfn.address() | PRESENT | WRITE | ACCESSED
 }
 
-/// Returns a user leaf. Accessed is preset. Dirty is preset if stores are allowed: a writable leaf implies that the
-/// page is marked dirty already (relies on C2). Each present leaf is readable, because the hardware has no other
-/// encoding.
+/// Returns a user leaf. The accessed bit is preset. The dirty bit is preset if stores are allowed, because a fault
+/// marks the page dirty before it installs a writable leaf (relies on C2). Each present leaf is readable, because the
+/// hardware has no other encoding.
 pub const fn user_leaf(new: Enter) -> u64 {
     let mut word = new.pfn.address() | PRESENT | USER | ACCESSED | cache_bits(new.memory);
     if new.prot.contains(Prot::WRITE) {

@@ -9,8 +9,8 @@ use quire_vm::check::Broken;
 
 impl<F: Format, A: Memory> Tree<'_, F, A> {
     /// Checks all table pages, but of the root only the first `user` entries. `is_table` returns whether a frame is a
-    /// table page at all. Other CPUs may walk, link, enter, remove and prune meanwhile, unless the caller excludes that
-    /// (`quiet`). Returns the number of checked entries.
+    /// table page at all. If `quiet` is false, other CPUs may walk, link, enter, remove and prune during the check. If
+    /// it is true, the caller excludes this. Returns the number of checked entries.
     pub(crate) fn check(&self, user: usize, is_table: &dyn Fn(Pfn) -> bool, quiet: bool) -> Result<u64, Broken> {
         let _pin = self.memory.pin();
         let Some(root) = self.root.get() else { return Ok(0) };

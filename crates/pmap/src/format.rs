@@ -32,7 +32,7 @@ pub enum Rights {
 pub trait Format: Send + Sync + Sized + 'static {
     /// The number of levels of tables. Level 0 is the last one, whose entries are leaves.
     const LEVELS: u32;
-    /// The addresses that programs may map. They lie below the root entries of the root's lower half.
+    /// The addresses that programs may map. The entries in the lower half of the root table cover them.
     const USER: VirtRange;
     /// The first address of the kernel's half.
     const KERNEL_HALF: u64;
@@ -58,15 +58,16 @@ pub trait Format: Send + Sync + Sized + 'static {
     fn kernel_table(child: Pfn) -> u64;
     /// Whether a present user leaf allows stores.
     fn writable(word: u64) -> bool;
-    /// Returns a user leaf. Accessed is preset. Dirty is preset if stores are allowed: a writable leaf implies that the
-    /// page is marked dirty already (relies on C2).
+    /// Returns a user leaf. The accessed bit is preset. The dirty bit is preset if stores are allowed, because a fault
+    /// marks the page dirty before it installs a writable leaf (relies on C2).
     fn user_leaf(new: Enter) -> u64;
     /// The content of a user leaf, if it is present.
     fn read_leaf(word: u64) -> Option<Leaf>;
-    /// Returns the leaf `old` with the rights of `add` added. Both map the same frame. Accessed and dirty stay.
+    /// Returns the leaf `old` with the rights of `add` added. `old` and `add` map one frame. The accessed and dirty
+    /// bits stay.
     fn strengthen(old: u64, add: u64) -> u64;
-    /// Returns the leaf `old` with only those of its rights that are in `keep`, which is not empty. If the right to
-    /// store is removed, dirty is cleared.
+    /// Returns the leaf `old` without the rights that are not in `keep`, which is not empty. If the right to store is
+    /// removed, clears the dirty bit.
     fn weaken(old: u64, keep: Prot) -> u64;
     /// Returns a kernel leaf at `level` for the physical address `pa`, which is aligned to the leaf's size. Accessed
     /// and dirty are preset: no code reads them, and so the hardware need not write them.

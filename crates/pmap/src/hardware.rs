@@ -15,8 +15,8 @@ use quire_vm::{Machine, Pfn};
 /// translations.
 ///
 /// # Safety
-/// The instructions must have the effects described here, on the calling CPU. `shoot` must return only when the request
-/// was served on every target, because frames are freed then.
+/// The instructions must have the effects described here, on the calling CPU. `shoot` must return only after every
+/// target has served the request, because the caller then frees frames.
 pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// The encoding of page-table entries.
     type Format: Format;
@@ -74,8 +74,8 @@ impl<M: Hardware> Drops for M {
     }
 
     fn drop_loaded(&self, state: &CpuMmu) {
-        // Masked, because without tags this loads the root again. A handler must not leave that root in between,
-        // because then it could be freed while it is loaded again.
+        // Interrupts are masked, because without tags `drop_loaded` loads the root again. Otherwise a handler could
+        // make this CPU leave the root first, and another CPU could free the root before this CPU loads it again.
         self.masked(|| {
             let (root, tag) = state.root();
             Hardware::drop_loaded(self, root, tag);

@@ -47,9 +47,9 @@ pub unsafe fn map<M: Hardware>(
     }
 }
 
-/// Whether a retry suffices after a kernel fault at `va`. It does if the page is mapped: this CPU then had cached the
-/// absent entry, and this function has fenced the address. Such faults exist only if
-/// [`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT); x86-64 has none.
+/// Whether a retry suffices after a kernel fault at `va`. A retry suffices if the page is mapped: this CPU then had
+/// cached the absent entry, and this function has fenced the address. Faults of this kind exist only if
+/// [`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT) is true; x86-64 has none.
 pub fn look_again<M: Hardware>(machine: &M, va: u64) -> bool {
     let there = machine.mmu().kernel().lookup(machine, va).is_some();
     if there {

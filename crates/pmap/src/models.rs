@@ -87,8 +87,8 @@ struct Cell {
     writable: AtomicU64,
 }
 
-/// Table pages in an array. None is reused, because the model assumes the epoch. If a thread uses an unlinked table
-/// page, the leaf that it enters there is lost, and the model finds this.
+/// Table pages in an array. The model never reuses a table page, because it assumes that the epoch works. If a thread
+/// uses an unlinked table page, the leaf that it enters there is lost, and the model finds this.
 struct Pages {
     cells: Vec<Cell>,
     next: AtomicUsize,
@@ -231,8 +231,8 @@ protocol! {
     LinkUnlooked: "a leaf is in a table page that is not linked";
 }
 
-/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. If a fault links such a page
-/// meanwhile, it must find the mark.
+/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. A fault that links an absent table
+/// page at the same time must find the mark.
 fn stale_against_link() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
     let other = world.clone();
@@ -263,8 +263,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2, unflushed removals. One CPU has cleared a leaf and not flushed yet, while a pruner runs. A remover that
-/// finds no leaf must still flush before it frees the frame.
+/// Model of C2: a removal that is not flushed is visible to other removers. One CPU has cleared a leaf and not flushed
+/// yet, while a pruner runs. A remover that finds no leaf must still flush before it frees the frame.
 fn remover_against_unflushed(prunes: bool) {
     struct World {
         pages: Pages,
@@ -285,7 +285,7 @@ fn remover_against_unflushed(prunes: bool) {
             prune(&w.pages);
         }
         w.cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, for the number of the table page.
+        // Does what `Pmap::settle` does, for the table page with this number.
         if !mutant(Mutant::TakeNotCounted) {
             let _last = w.pages.state(Pfn(2)).settle();
         }
@@ -575,8 +575,8 @@ protocol! {
     ArriveNoFence: "a freed table page";
 }
 
-/// Model of C9: one CPU copies an entry of the root and walks the tables below it. Another CPU removes a leaf below and
-/// flushes that entry.
+/// Model of C9: one CPU copies an entry of the root and walks the tables below it. Another CPU removes a leaf below
+/// this entry and flushes the entry.
 fn copy_against_flush(cpus: usize) {
     struct World {
         space: Residency,
@@ -623,7 +623,8 @@ protocol! {
     CopyNoFence: "completed flush";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another CPU prunes.
+/// Model of C9: the map fans out for the first time, so CPUs get roots of their own. One CPU copies an entry of the
+/// root while another CPU prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
     drop(lock_last(&world.0, 0));
@@ -652,7 +653,8 @@ protocol! {
 }
 
 /// Model: a CPU with a cached translation switches in while another CPU flushes one entry and then closes the regime.
-/// The flush or the closing must interrupt the first CPU, or it must drop its translations.
+/// To close it is to end the use of per-CPU roots. The flush or the closing must interrupt the first CPU, or it must
+/// drop its translations.
 fn switch_in_against_close() {
     struct World {
         space: Residency,
@@ -673,7 +675,8 @@ fn switch_in_against_close() {
     world.space.arrive(0);
     world.roots.adopt(0, (&raw const world.own).cast_mut());
     world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
-    // The CPU runs another space, and has the leaf cached under the present regime.
+    // The CPU runs another space, and has the leaf cached under the present regime (the period since the use of per-CPU
+    // roots began).
     world.space.leave(0);
     let regime = world.roots.regime();
     let w = world.clone();
@@ -735,7 +738,8 @@ protocol! {
     PutRootUnlooked: "a root that is not the space's";
 }
 
-/// Model of C3: as [`stale_against_link`], but the fault must make the root too.
+/// Model of C3 in a space without a root: a writer marks an entry stale, fences, and skips absent table pages. A fault
+/// that makes the root at the same time must find the mark.
 fn stale_against_make_root() {
     let world = Arc::new((Pages::with_roots(4, 1), AtomicBool::new(false)));
     world.0.drop_root().expect("it is empty");
@@ -767,7 +771,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2: as [`remover_against_unflushed`], but the remover may find no root.
+/// Model of C2: a removal that is not flushed is visible to other removers. One CPU clears a leaf, tries to drop the
+/// root, flushes, and drops the root. A remover on another CPU that finds no root must find the flush complete.
 fn remover_against_drop_root() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(true)));
     enter(&world.0, 0);
@@ -783,7 +788,7 @@ fn remover_against_drop_root() {
         prune(pages);
         pages.drop_root();
         cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, for the number of the table page.
+        // Does what `Pmap::settle` does, for the table page with this number.
         let _last = pages.state(Pfn(2)).settle();
         prune(pages);
         pages.drop_root();
@@ -875,8 +880,8 @@ protocol! {
     ArriveNoFence: "without its root for ever";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root. Another CPU prunes and
-/// drops the root meanwhile.
+/// Model of C9: the map fans out for the first time, so CPUs get roots of their own. One CPU copies an entry of the
+/// root. Another CPU prunes and drops the root at the same time.
 fn fan_out_against_drop_root() {
     let world = Arc::new((Pages::with_roots(7, 1), Roots::new()));
     let w = world.clone();

@@ -4,15 +4,16 @@
 quire_sync::mutants! {
     /// A step that can be left out. Each comment describes the protocol without the step.
     pub enum Mutant {
-        /// A CPU that switches in reads the generation before the shooter can see the CPU in the set.
+        /// A CPU that switches in reads the generation before the flushing CPU can see it in the set of running CPUs.
         ArriveNoFence,
-        /// A flush reads the set before arriving CPUs can see the new generation.
+        /// A flush reads the set of running CPUs before CPUs that switch in can see the new generation.
         BumpNoFence,
-        /// A CPU that leaves a space reads it again when no flush targets the CPU any more.
+        /// A CPU that leaves a space still reads the space's sets when it is in none of them, so the space may be
+        /// freed.
         LeaveLooksLate,
-        /// A CPU that has missed a flush counts it as seen when it serves the next one.
+        /// A CPU that has missed a flush counts this flush as seen when it serves the next flush.
         MissedCountAsSeen,
-        /// A CPU that drops all translations reads the generation afterwards.
+        /// A CPU that drops all translations reads the generation after the drop, not before.
         NewestAfterFlush,
         /// A CPU that goes idle leaves the running set before it enters the lazy set.
         LazyAfterRunning,
@@ -23,7 +24,8 @@ quire_sync::mutants! {
         /// A CPU that links a table page does not check again, under its parent's lock, whether another CPU has linked
         /// one.
         LinkUnlooked,
-        /// The checks that a caller makes under the lock may read before the table page was linked.
+        /// The checks that a caller makes under the lock may read memory before the linking of the table page is
+        /// visible.
         TableNoFence,
         /// A leaf is cleared, but its removal is not counted.
         TakeNotCounted,
@@ -34,11 +36,12 @@ quire_sync::mutants! {
         /// The pruner relies on the count of present entries that it read without the child's lock.
         PruneNoChildLock,
         /// A CPU that copies an entry of the root reads the entry's generation before a flush can see the CPU in the
-        /// set.
+        /// entry's set.
         CopyNoFence,
-        /// A CPU that closes a regime reads its targets before CPUs that switch in can see that it is closed.
+        /// A CPU that ends the use of per-CPU roots reads its targets before CPUs that switch in can see the end.
         CloseNoFence,
-        /// A step of pruning reads whether root entries must stay at its beginning, instead of under the root's lock.
+        /// A step of pruning reads at its beginning, and not under the root's lock, whether root entries must stay
+        /// linked.
         KeepsRootEarly,
         /// A CPU that switches in reads which root to load before it joins the CPUs that run the space.
         RootReadEarly,

@@ -4,8 +4,9 @@
 //! a root has the kernel's own root loaded, which has no user half. Its first fault makes a root.
 //!
 //! # The protocol
-//! The word has a lock. That lock is above the root as a parent's lock is above a table page. A root is made and
-//! dropped under this lock. It is dropped only if it is empty and owes no flush, and is marked dead under its own lock.
+//! The word has a lock, which comes before the root's own lock, as a parent's lock comes before a table page's. A root
+//! is made and dropped under the word's lock. A root is dropped only if it is empty and owes no flush, and is marked
+//! dead under its own lock.
 //!
 //! The thread that changed the word fences, and reads which CPUs have the space loaded. It sends them a request
 //! ([`Request`](crate::Request)). A CPU that serves the request loads the table that the word names at that moment. A
@@ -14,16 +15,16 @@
 //!
 //! | | switch in | walk and link | make | drop |
 //! |---|---|---|---|---|
-//! | **switch in** | own CPU's state only | none needed | the word before the set, the set before the word | as make; a CPU that was there before keeps the root |
-//! | **walk and link** | | see [`tree`](crate::tree) | looks at the word again | the root's lock and its dead mark; the epoch keeps tables that a walker has read before |
-//! | **make** | | | the word's lock; the loser frees its page | the word's lock; a request serves the newest word |
-//! | **drop** | | | | the word's lock; a root goes once |
+//! | **switch in** | each CPU changes only its own state | none needed | the maker changes the word, then reads the set; the arriving CPU joins the set, then reads the word | the dropper changes the word, then reads the set, as a maker does; if a CPU already runs the space, the root is not dropped |
+//! | **walk and link** | | see [`tree`](crate::tree) | a walker that finds no root makes one, and reads the word again | the root's lock and its dead mark; the epoch keeps tables that a walker has reached |
+//! | **make** | | | the word's lock; the loser frees its page | the word's lock; a CPU that serves a request reads the newest word |
+//! | **drop** | | | | the word's lock; a root is dropped once |
 //!
-//! An absent root counts as an absent level (relies on C2). Nothing below it owes a flush, because a table page that
-//! owes flushes stays linked.
+//! An absent root counts as an absent level (relies on C2: unflushed removals are visible to other removers). Nothing
+//! below an absent root owes a flush, because a table page that owes flushes stays linked.
 //!
 //! CPUs may have roots of their own ([`roots`](crate::roots)), whose entries are copies of the root's entries. The root
-//! stays as long as such copies exist.
+//! is not dropped as long as copies of its entries exist.
 
 use crate::mutant::{Mutant, mutant};
 use crate::roots::Fan;
@@ -69,7 +70,7 @@ impl Root {
         }
     }
 
-    /// Acquires the word's lock: the word does not change while the guard lives.
+    /// Acquires the lock of the word that names the root table: the word does not change while the guard lives.
     pub(crate) fn lock(&self) -> SpinGuard<'_, ()> {
         self.lock.lock()
     }
@@ -92,7 +93,7 @@ impl Root {
             }
             self.word.swap(new.0, Ordering::AcqRel);
         }
-        // A CPU that is not in the set yet reads the word after it has joined.
+        // A CPU that is not in the set yet reads the word after it has joined the set, so it finds the new root.
         if !mutant(Mutant::PutRootNoFence) {
             fence_after_rmw();
         }
@@ -106,8 +107,8 @@ impl Root {
         let root = {
             let _held = self.lock.lock();
             let root = self.get()?;
-            // This check is only a hint, because a CPU may begin to run the space at any moment. Then it is among the
-            // CPUs returned below.
+            // This check is only a hint, because a CPU may begin to run the space at any moment. Such a CPU is among
+            // the CPUs returned below, and loads the kernel's root.
             if !space.running().is_empty() {
                 return None;
             }
@@ -119,7 +120,7 @@ impl Root {
             self.word.swap(NONE, Ordering::AcqRel);
             root
         };
-        // As in `put`: a CPU that is not in the set yet reads the word after it has joined.
+        // A CPU that is not in the set yet reads the word after it has joined the set, so it does not find this root.
         if !mutant(Mutant::TakeRootNoFence) {
             fence_after_rmw();
         }

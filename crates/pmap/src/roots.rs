@@ -1,5 +1,6 @@
-//! Per-CPU root tables for a space whose map has fanned out (relies on C9): each CPU then works in an arena of its own.
-//! They spare a CPU the shootdowns for arenas whose addresses it has never used.
+//! Per-CPU root tables for a space whose map has fanned out (relies on C9). Each CPU then works in an arena of its own,
+//! a range of addresses with its own lock. A CPU with its own root gets no shootdowns for arenas whose addresses it has
+//! never used.
 //!
 //! A CPU's own root has an empty user half at first. When the CPU first faults on an address, it copies the root entry
 //! over that address from the space's root. Shootdowns below a root entry target only the CPUs that have copied that
@@ -15,14 +16,17 @@
 //!   it has copied.
 //!
 //! A *regime* number is odd while per-CPU roots are in use. A flush reads it after the leaves were cleared, to choose
-//! its targets. A CPU reads it at switch-in, after it joined the CPUs that run the space. It drops translations that
-//! were made under another regime. So a translation that a flush of one entry did not reach never outlives the regime.
+//! its targets. A CPU reads it at switch-in, after it joined the CPUs that run the space. That CPU then drops
+//! translations that were made under another regime. So a translation that a flush of one entry did not reach never
+//! outlives the regime.
+//!
+//! In the table, a flush *bumps* when it raises the entry's generation.
 //!
 //! | | copy | flush of an entry | switch in | open | close |
 //! |---|---|---|---|---|---|
-//! | **copy** | each CPU its own root | set before generation, bump before set | same CPU, masked | only while open | waits for every CPU to be back |
-//! | **flush of an entry** | | each its own generation | set of running CPUs before generations | regime after the leaves | superset, or dropped by a CPU that left the regime |
-//! | **switch in** | | | own CPU | regime after joining | regime after joining |
+//! | **copy** | each CPU writes only its own root | the copying CPU joins the set, then reads the generation; the flush bumps, then reads the set | both run on one CPU, with interrupts masked | a CPU copies only while the regime is odd | closing waits until every CPU has the space's root loaded |
+//! | **flush of an entry** | | each flush has its own generation | the arriving CPU joins the running CPUs, then reads the generations | the flush reads the regime after it has cleared the leaves | the flush targets more CPUs than needed, or a CPU that left the regime drops the translations |
+//! | **switch in** | | | both run on one CPU | the CPU reads the regime after it has joined | the CPU reads the regime after it has joined |
 //!
 //! Entries of the space's root are not unlinked while the regime is odd, and until every CPU has the space's root
 //! loaded again.
@@ -116,7 +120,7 @@ impl Own {
     }
 }
 
-/// A space's pointer to its [`Roots`]; null until its map fans out for the first time.
+/// A space's pointer to its [`Roots`]; null until its map fans out (gives CPUs ranges of their own) for the first time.
 pub(crate) struct Fan(AtomicPtr<Roots>);
 
 impl Fan {
@@ -147,7 +151,8 @@ impl Fan {
 
 /// The state of the per-CPU roots that a CPU finds when it switches in.
 pub(crate) struct Arrival<'a> {
-    /// The current regime; translations made under another one are dropped.
+    /// The current regime, a number that changes when the use of per-CPU roots begins or ends. The CPU drops
+    /// translations that were made under another regime.
     pub regime: u64,
     /// The CPU's own root, if it has one.
     pub own: Option<&'a Own>,
@@ -158,11 +163,13 @@ pub(crate) struct Arrival<'a> {
 /// The per-CPU roots of one space. Once made, this value lives as long as the space; it is closed while it is not in
 /// use.
 pub(crate) struct Roots {
-    /// The number of the regime, which is odd while per-CPU roots are in use.
+    /// The number of the regime. It rises when the use of per-CPU roots begins or ends, and is odd while they are in
+    /// use.
     regime: AtomicU64,
-    /// While it is set, entries of the space's root are not unlinked. It changes under that root's lock too.
+    /// While this flag is set, entries of the space's root are not unlinked. A CPU changes the flag under `lock` and
+    /// under the lock of the space's root.
     pub keeps_root: AtomicBool,
-    /// The CPUs that have a root of their own. They load no other root of this space.
+    /// The CPUs that have a root of their own. These CPUs load no other root of this space.
     own_root: CpuSet,
     parts: [AtomicPtr<Part>; PARTS],
     own: [AtomicPtr<Own>; MAX_CPUS],
@@ -170,7 +177,7 @@ pub(crate) struct Roots {
     pub lock: SpinLock<()>,
 }
 
-// The atomics of the model checkers are larger, and there the values do not live in frames.
+// Under the model checkers atomics are larger, and these values do not live in frames, so their sizes do not matter.
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
     assert!(size_of::<Roots>() <= PAGE_SIZE as usize);
@@ -211,8 +218,8 @@ impl Roots {
         self.regime.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends the use of per-CPU roots: from now on no CPU loads one. Returns the CPUs that have the space loaded. The
-    /// caller makes each of them load the space's shared root.
+    /// Ends the use of per-CPU roots: from now on no CPU loads its own root. Returns the CPUs that have the space
+    /// loaded. The caller makes each of these CPUs load the space's shared root.
     ///
     /// # Requires
     /// The caller holds the lock; the regime is odd.
@@ -224,12 +231,12 @@ impl Roots {
         space.loaded()
     }
 
-    /// Removes all per-CPU roots and passes each to `free`. Every CPU has the space's root loaded again.
+    /// Removes all per-CPU roots and passes each to `free`. Called after every CPU has loaded the space's root again.
     ///
     /// # Requires
     /// The caller holds the lock.
     pub(crate) fn take(&self, mut free: impl FnMut(*mut Own)) {
-        // This set is emptied first, because a CPU outside it is a target of every flush.
+        // `own_root` is emptied first, because a CPU outside this set is a target of every flush.
         self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
         for own in &self.own {
             let own = own.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -305,7 +312,7 @@ impl Roots {
 
     /// First half of a flush below entry `i`. Raises the entry's generation. Returns its state, the new generation, and
     /// which of the machine's `cpus` CPUs to interrupt. Returns `None` if the regime is even, or if the entry has no
-    /// state because no CPU has copied it or its neighbours.
+    /// state yet ([`reach`](Self::reach)).
     ///
     /// If the calling CPU is the only possible target, the set of running CPUs is not read. CPUs that go idle and come
     /// back write the cache line of that set.
@@ -319,7 +326,8 @@ impl Roots {
         structure: bool,
         cpus: usize,
     ) -> Option<(&Reach, u64, CpuMask)> {
-        // The regime must be read after the read-modify-writes that removed or weakened the leaves.
+        // This CPU must read the regime after its read-modify-writes that removed or weakened the leaves. The fence
+        // orders the two.
         fence_full();
         if !self.is_open() {
             return None;
@@ -330,8 +338,8 @@ impl Roots {
         let own_root = self.own_root.snapshot();
         let copied = reach.copied.snapshot();
         let concerned = CpuMask::first(cpus).in_or_not_in(&copied, &own_root);
-        // The thread may have moved to another CPU since it cleared the leaves. Then the first CPU is a target, whether
-        // or not it runs the space.
+        // If this CPU is the only possible target, the set of running CPUs is not read. Then this CPU is a target
+        // whether or not it runs the space, even if the thread moves to another CPU after this check.
         if concerned.and(&CpuMask::only(quire_sync::current_cpu())) == concerned {
             return Some((reach, generation, concerned));
         }
@@ -339,7 +347,7 @@ impl Roots {
         Some((reach, generation, asked.and(&concerned)))
     }
 
-    /// The part of a switch-in that concerns per-CPU roots. `new`: the CPU did not run the space until now.
+    /// The part of a switch-in that concerns per-CPU roots. `new` is whether the CPU did not run the space until now.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off, after it joined the CPUs that run the space, and a full fence.

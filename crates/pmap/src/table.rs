@@ -15,8 +15,9 @@
 //! | store-protected mark (a bit beside `unflushed`) | written and read under the lock: the entry above allows no stores |
 //! | `unflushed` | one for each obligation that took leaves here. Raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`). Lowered by the CPU that flushed, without the lock. |
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
-//! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
+//! | `occupied` | written under the lock; read under the lock, or after a fence by walkers, which read the entries without the lock too |
 
+use crate::Format;
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
 use crate::shootdown::residency::Residency;
@@ -35,6 +36,10 @@ const DEAD: u16 = u16::MAX;
 
 /// The bit beside the count of unflushed removals that marks a store-protected table page.
 const STORE_PROTECTED: u32 = 1 << 31;
+/// The bit beside it that marks a table page in which the frame of zeroes was mapped.
+const SHOWS_ZEROES: u32 = 1 << 30;
+/// Both bits.
+const MARKS: u32 = STORE_PROTECTED | SHOWS_ZEROES;
 
 /// The state of a table page besides its entries.
 pub(crate) struct TableState {
@@ -97,7 +102,22 @@ impl TableState {
 
     /// Whether the table page has removals that are not flushed yet.
     pub(crate) fn unflushed(&self) -> bool {
-        self.unflushed.load(Ordering::Acquire) & !STORE_PROTECTED != 0
+        self.unflushed.load(Ordering::Acquire) & !MARKS != 0
+    }
+
+    /// Marks the table page, for its life, as one in which the frame of zeroes was mapped.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
+    pub(crate) fn note_zeroes(&self) {
+        if !self.shows_zeroes() {
+            self.unflushed.fetch_or(SHOWS_ZEROES, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the frame of zeroes was mapped in the table page.
+    pub(crate) fn shows_zeroes(&self) -> bool {
+        self.unflushed.load(Ordering::Relaxed) & SHOWS_ZEROES != 0
     }
 
     /// Whether the table page is store-protected: the entry above it allows no stores.
@@ -120,12 +140,13 @@ impl TableState {
         };
     }
 
-    /// Settles one obligation. Returns `true` if it was the last one and the table page is empty.
+    /// Lowers the count of unflushed removals by one, after the flush. Returns `true` if the count is zero then and the
+    /// table page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(old & !STORE_PROTECTED != 0, "more removals are settled than were counted");
+        debug_assert!(old & !MARKS != 0, "more removals are settled than were counted");
         // The result is a hint: once the count is zero, another CPU may free the table page.
-        old & !STORE_PROTECTED == 1 && self.live.load(Ordering::Relaxed) == 0
+        old & !MARKS == 1 && self.live.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -146,8 +167,8 @@ pub(crate) trait Memory {
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
     /// Frees a table page that no walker can reach. Its entries are all zero if its count of present entries is zero.
     fn free(&self, t: Pfn);
-    /// Frees a dead table page after the walkers that may still read it have finished. It has left every
-    /// paging-structure cache.
+    /// Frees a dead table page after the walkers that may still read it have finished. The caller has flushed the page
+    /// from every paging-structure cache.
     fn retire(&self, t: Pfn);
     /// Sets the link of `t` in the list of dead table pages that wait for one flush.
     fn set_next(&self, t: Pfn, next: Option<Pfn>);
@@ -174,7 +195,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2).
+    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2: a fault installs a leaf only after
+    /// all checks under the lock).
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -190,7 +212,7 @@ impl<'a> View<'a> {
         let bit = 1u64 << (i / GROUP);
         let occupied = self.occupied.load(Ordering::Relaxed);
         if occupied & bit == 0 {
-            // The bit is set before the entry, so that a scan that could see the entry does not skip its group.
+            // This CPU sets the bit before the entry, so that a scan that could see the entry does not skip its group.
             self.occupied.store(occupied | bit, Ordering::Release);
         }
         let old = self.slots[i].swap(word, Ordering::AcqRel);
@@ -247,6 +269,19 @@ impl<'a> View<'a> {
         self.state.change_live(-1);
     }
 
+    /// Number of present leaves that show another frame than `zero`, the frame of zeroes.
+    ///
+    /// # Requires
+    /// The table page is of the last level, and is not freed meanwhile.
+    pub(crate) fn resident<F: Format>(&self, zero: Pfn) -> u64 {
+        let live = u64::from(self.state.live());
+        if live == 0 || !self.state.shows_zeroes() {
+            return live;
+        }
+        let shows = |word: u64| F::present(word) && F::frame(word) != zero;
+        self.slots.iter().filter(|slot| shows(slot.load(Ordering::Relaxed))).count() as u64
+    }
+
     /// Empties the present leaf `i`, and returns its word.
     ///
     /// # Requires
@@ -258,10 +293,10 @@ impl<'a> View<'a> {
         self.slots[i].swap(0, Ordering::AcqRel)
     }
 
-    /// As [`take`](Self::take). Then calls `owe`, which counts the removal as not flushed, but only if a CPU runs
-    /// `space`. If no CPU runs it, the raised generation is the flush, because CPUs that switch in later compare it.
-    /// Relies on C2: all this happens under the lock. So a CPU that finds the entry empty finds the count raised or the
-    /// flush done.
+    /// Empties the leaf as [`take`](Self::take) does, and raises the space's generation. If a CPU runs `space`, also
+    /// calls `owe`, which counts the removal as not flushed. If no CPU runs the space, the raised generation is the
+    /// flush, because a CPU that switches in later compares the generation. Relies on C2: all this happens under the
+    /// lock. So a CPU that finds the entry empty finds the count raised or the flush done.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -276,8 +311,8 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Counts one more obligation that is not settled. Relies on C2: the lock is held from the clearing of the entry to
-    /// this call. So a CPU that finds the entry empty finds the count.
+    /// Raises the count of removals that are not flushed yet. Relies on C2: the lock is held from the clearing of the
+    /// entry to this call. So a CPU that finds the entry empty finds the count.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -353,8 +388,8 @@ impl<'a> View<'a> {
         self.occupied.load(Ordering::Relaxed) & self.writable.load(Ordering::Relaxed) & within
     }
 
-    /// Returns the entries of group `g`, and a bit for each of them that lies from entry `from` to `last`. At least one
-    /// does.
+    /// Returns the entries of group `g`, and a bit for each entry of the group that lies from entry `from` to `last`.
+    /// At least one entry of the group lies in that range.
     #[inline]
     pub(crate) fn group(&self, g: usize, from: usize, last: usize) -> (&'a [AtomicU64; GROUP], u64) {
         let (groups, _) = self.slots.as_chunks::<GROUP>();
@@ -405,8 +440,8 @@ impl<'a> View<'a> {
     /// The caller holds this lock and the parent's.
     pub(crate) fn kill_if_empty(&self) -> bool {
         let empty = self.state.live.load(Ordering::Relaxed) == 0;
-        // A table page that owes flushes stays, for two reasons. Removers must find its count, and its frame must not
-        // be reused before the count is settled.
+        // A table page that owes flushes is not marked dead, for two reasons. Removers must find its count, and its
+        // frame must not be reused before the count is settled.
         if !empty || (self.state.unflushed() && !mutant(Mutant::PruneUnflushed)) {
             return false;
         }

@@ -10,10 +10,10 @@
 //!
 //! | | walk and lock | link | prune |
 //! |---|---|---|---|
-//! | **walk and lock** | T's lock | finds the entry or links itself; one wins under the parent's lock | dead mark under T's lock; the epoch keeps what was read before |
+//! | **walk and lock** | the page's lock | a walker finds the entry or links a page itself; one CPU wins under the parent's lock | the walker checks the dead mark under the page's lock; the epoch keeps pages that a walker has reached |
 //! | **link** | | the parent's lock; the loser keeps its page as a spare | the parent's lock and its dead mark |
-//! | **prune** | | | parent before child; a child is unlinked once, under both |
-//! | **scan for the next table** | none needed | fence before the scan, fence after linking and T's lock: one sees the other (relies on C3) | dead: looks again |
+//! | **prune** | | | the parent's lock, then the child's; a child is unlinked once, under both locks |
+//! | **scan for the next table** | none needed | the scanner marks, fences and scans; the linker links, locks the page, fences and checks marks: one sees the other (relies on C3: stale entries) | the scanner finds the page dead and searches again |
 
 use crate::format::{FANOUT, Format, base, index, span};
 use crate::mutant::{Mutant, mutant};
@@ -28,7 +28,7 @@ use quire_vm::{OutOfMemory, Pfn, VirtRange};
 /// The most last-level table pages that are pruned under one pin. Preemption is off for that time.
 #[cfg(not(any(loom, shuttle)))]
 const STEP: u32 = 32;
-/// One, so that the model checkers interleave steps.
+/// The number is one, so that the model checkers interleave steps.
 #[cfg(any(loom, shuttle))]
 const STEP: u32 = 1;
 
@@ -58,8 +58,8 @@ impl Dead {
 pub(crate) struct Tree<'m, F: Format, A: Memory> {
     pub memory: &'m A,
     pub root: &'m Root,
-    /// Says whether entries of the root must stay linked, because CPUs have copies of them. This may begin at any
-    /// moment, so it is read under the root's lock.
+    /// Says whether entries of the root must stay linked, because CPUs have copies of these entries. A CPU may copy an
+    /// entry at any moment, so the pruner asks under the root's lock.
     pub fan: &'m Fan,
     pub format: PhantomData<F>,
 }
@@ -109,7 +109,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                 Some(t) => t,
                 None => self.last_linking(va, pin, &make)?,
             };
-            // If the page is dead, its parent no longer names it, and the next turn links another.
+            // If the page is dead, its parent no longer names it, and the next iteration links another page.
             if let Some(locked) = self.lock_live(t, va) {
                 return Ok(locked);
             }
@@ -133,8 +133,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Some(t)
     }
 
-    /// Returns the entry that names the last-level table page over `va`. That page is locked and live, so the entry
-    /// stays.
+    /// Returns the entry that names the last-level table page over `va`. The caller has locked that page, which is
+    /// live, so no pruner changes the entry.
     pub(crate) fn above(&self, va: u64) -> &'m AtomicU64 {
         let above = |t, level| &self.memory.slots(t)[index(va, level)];
         let below = |t, level| F::frame(above(t, level).load(Ordering::Acquire));
@@ -214,8 +214,9 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     fn lock_live(&self, t: Pfn, va: u64) -> Option<Locked<'m>> {
         let view = View::of(self.memory, t);
         let guard = view.state.lock();
-        // Relies on C2: the caller checks stale marks and busy pages after this point. The fence orders these reads
-        // after the point where a remover's scan can reach this table page.
+        // Relies on C2: a fault checks everything under this lock. The caller reads stale marks and busy bits after
+        // this fence, and the table page was linked before it. A remover marks, fences, and then scans. So the caller
+        // sees the mark, or the remover's scan reaches this table page.
         if !mutant(Mutant::TableNoFence) {
             fence_after_rmw();
         }
@@ -273,7 +274,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// Whether a removal in the last-level table page over `va` is not flushed yet. If that page is absent, the lowest
-    /// existing level is asked instead. A space without a root owes nothing.
+    /// existing table page above it decides. A space without a root owes nothing.
     pub(crate) fn unflushed(&self, va: u64) -> bool {
         let _pin = self.memory.pin();
         let Some(mut t) = self.root.get() else { return false };
@@ -372,8 +373,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Frees the table page `t` at `level` and all table pages below, which no walker can reach any more. Their entries
-    /// above the last level are cleared first.
+    /// Frees the table page `t` at `level` and all table pages below, which no walker can reach any more. Clears the
+    /// entries above the last level first.
     pub(crate) fn free_below(&self, t: Pfn, level: u32) {
         if level > 0 {
             let view = View::of(self.memory, t);

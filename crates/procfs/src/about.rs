@@ -32,26 +32,27 @@ impl<M: Machine> Clone for Task<M> {
 }
 
 impl<M: Machine> Task<M> {
-    /// The thread, or any thread of the process if it has ended. `None` for a zombie.
+    /// The thread, or any thread of the process if the thread has ended. `None` for a zombie.
     pub fn task(&self) -> Option<ThreadRef<M>> {
         let threads = self.process.threads.lock();
         threads.get(self.tid).or_else(|| threads.any()).cloned()
     }
 
-    /// The thread's memory, for files that all users may read. `None` if there is none.
+    /// The thread's memory, for files that all users may read. `None` if the process has left its memory.
     pub fn memory(&self) -> Option<Foreign<M>> {
         self.process.memory_of(self.tid)
     }
 
-    /// Checks whether the calling thread may read more than all users may. `Denied` if not.
+    /// Checks whether the calling thread may access the process's memory
+    /// ([`access`](quire_linux_state::process::access)). `Denied` if not.
     pub fn look(&self) -> Result<Granted<M>, FsError> {
         let me = self.process.linux.current();
         self.process.look_at(self.tid, me, By::Files).map_err(|_| FsError::Denied)
     }
 
     /// The result of `f`, which reads files or directories of the process. The calling thread must have access before
-    /// and after, and the process must not exec in between. So the result belongs to the program whose access was
-    /// checked.
+    /// and after the call of `f`, and the process must not exec in between. So the result belongs to the program whose
+    /// access was checked.
     pub fn taken<R>(&self, f: impl FnOnce(&Granted<M>) -> Result<R, FsError>) -> Result<R, FsError> {
         let before = self.look()?;
         let taken = f(&before)?;
@@ -63,8 +64,8 @@ impl<M: Machine> Task<M> {
     /// The owner of the process's files in `/proc`: root if other processes of the same user may not access the
     /// process.
     pub fn files_owner(&self) -> (u32, u32) {
-        // The order is that of `quire_task::powers`. So new ids are never combined with memory that was open under the
-        // old ids.
+        // The memory is read before the ids, in the order of `quire_task::powers`. So new ids are never combined with
+        // memory that was open under the old ids.
         let memory = self.memory();
         let owner = self.owner();
         if memory.is_some_and(|memory| memory.is_dumpable()) { owner } else { (0, 0) }

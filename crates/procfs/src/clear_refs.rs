@@ -5,10 +5,10 @@
 //!
 //! | written | effect |
 //! |---|---|
-//! | 1 | `Referenced` of `smaps` is 0 until the next accesses |
-//! | 2 | the same, of mappings without a file |
-//! | 3 | the same, of mappings of files and of shared memory, with the copies of their pages |
-//! | 4 | none: a leaf has no bit for *changed since*, so `pagemap` says of each page that it may have changed |
+//! | 1 | `Referenced` of `smaps` becomes 0 for all mappings, and rises again with later accesses |
+//! | 2 | `Referenced` becomes 0 for mappings without a file |
+//! | 3 | `Referenced` becomes 0 for mappings of files and of shared memory, including copied pages |
+//! | 4 | none: a PTE has no soft-dirty bit, so `pagemap` says of each page that it may have changed |
 //! | 5 | `VmHWM`, and `ru_maxrss` of the present program, begin again with the present count |
 //!
 //! As on Linux, the values 1 to 3 flush no translation. A CPU that has cached a translation sets no access bit until it
@@ -24,7 +24,7 @@ use quire_vm::VirtRange;
 
 struct ClearRefs<M: Machine>(Task<M>);
 
-/// The bytes of a write that are read, as on Linux. The returned count is not larger either.
+/// The most bytes of a write that are read, as on Linux. The write returns at most this count too.
 const MOST: usize = 12;
 
 impl<M: Machine> GeneratedFile for ClearRefs<M> {

@@ -136,7 +136,8 @@ fn kernel_device(device: u64) -> u64 {
     (device >> 8) << 20 | device & 0xff
 }
 
-/// The difference between the inode numbers of a text and its link. It is larger than all other numbers of a process.
+/// The difference between the inode numbers of a text and its link. It is larger than all other inode numbers of a
+/// process's files.
 const INFOS: u64 = 1 << 61;
 
 impl<M: Machine> GeneratedFile for Info<M> {
@@ -164,7 +165,7 @@ impl<M: Machine> GeneratedFile for Info<M> {
             for watch in notifier.watches()? {
                 let (number, device) = (watch.ident.number, kernel_device(watch.ident.device));
                 put!(out, "inotify wd:{:x} ino:{number:x} sdev:{device:x} ", watch.id)?;
-                // No file handle follows, because Quire's files have none.
+                // Linux adds a file handle here. Quire's files have no handles.
                 put!(out, "mask:{:x} ignored_mask:0 \n", mask_of(&watch))?;
             }
         }

@@ -90,8 +90,8 @@ impl Set {
         put!(out, "\n")
     }
 
-    /// Writes the set as one of Linux's bit masks: groups of 32 bits in hexadecimal, the highest first. A mask has as
-    /// many digits as the machine's CPUs need.
+    /// Writes the set as one of Linux's bit masks: groups of 32 bits in hexadecimal, the highest first. The number of
+    /// digits depends on the number of CPUs.
     fn map(&self, out: &mut Text) -> Written {
         let groups = self.width.div_ceil(32);
         for group in (0..groups).rev() {
@@ -116,13 +116,13 @@ struct Numbered<M: Machine> {
     inner: &'static [Item<M, One<M>>],
 }
 
-/// Cookies of numbered directories are above those of the table's entries.
+/// Cookies of numbered directories are above the cookies of the table's entries.
 const NUMBERED: u64 = 1000;
 /// The number of inode numbers that are reserved for a numbered directory and its entries.
 const STEP: u64 = 100;
 
 impl<M: Machine> Numbered<M> {
-    /// The inode number of directory `n`. Those of its entries follow.
+    /// The inode number of directory `n`. The inode numbers of its entries follow.
     fn at(&self, n: usize) -> u64 {
         self.names.numbers + STEP * (1 + n as u64)
     }

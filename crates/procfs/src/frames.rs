@@ -4,18 +4,18 @@
 //! `pagemap`. A word of `kpageflags` combines two reads, of the page and of its mappings. Only the flags that Quire has
 //! are shown:
 //!
-//! | bit | of frames |
+//! | bit | set for frames |
 //! |---|---|
 //! | `LOCKED` | whose page may be changing its content or its owner |
-//! | `REFERENCED` | whose page was noticed as used; accesses that only a page table has noted are not looked for |
+//! | `REFERENCED` | whose page descriptor is marked as used; access bits in page tables are not read |
 //! | `UPTODATE`, `DIRTY`, `WRITEBACK` | as on Linux; the store of a page without a file is swap |
-//! | `LRU`, `ACTIVE` | on a page queue; on the active one or on its way there |
-//! | `SLAB`, `PGTABLE`, `ZERO_PAGE` | of the kernel's heap, of page tables, and the frame of zeroes |
-//! | `BUDDY` | that are free, those that CPUs keep for themselves included |
+//! | `LRU`, `ACTIVE` | on a page queue; on the active queue or on the way to it |
+//! | `SLAB`, `PGTABLE`, `ZERO_PAGE` | of the kernel's heap; of page tables; the frame of zeroes |
+//! | `BUDDY` | that are free, including free frames in the caches of CPUs |
 //! | `MMAP` | that some page table maps; not set for the frame of zeroes, as on Linux |
-//! | `ANON`, `SWAPBACKED`, `SWAPCACHE` | private memory; what goes to swap; what has a slot there |
+//! | `ANON`, `SWAPBACKED`, `SWAPCACHE` | of private memory; whose page goes to swap; whose page has a swap slot |
 //! | `UNEVICTABLE`, `MLOCKED` | of locked mappings, and of locked shared memory |
-//! | `RESERVED`, `NOPAGE` | taken before the start; without a descriptor |
+//! | `RESERVED`, `NOPAGE` | taken before the memory core started; without a descriptor |
 
 use crate::about::System;
 use crate::node::put;
@@ -165,8 +165,8 @@ pub(super) fn blocks<M: Machine>(about: &System<M>, out: &mut Text) -> Result<()
     Ok(())
 }
 
-/// `zoneinfo`: the frames of each memory domain, which is one zone, and the frames in its CPUs' magazines. Counts that
-/// the kernel has only for the whole machine are in `vmstat`.
+/// `zoneinfo`: the frames of each memory domain, which is one zone, and the free frames that its CPUs keep in their
+/// magazines. Counts that the kernel has only for the whole machine are in `vmstat`.
 pub(super) fn zones<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let frames = about.0.vm.frames();
     for domain in 0..frames.domains() {

@@ -195,7 +195,7 @@ fn show_semaphores<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), 
     put!(out, "{of_array}\t{of_all}\t{operations}\t{count}\n")
 }
 
-/// Sets the first of the four limits, and as many of the others as `bytes` has numbers for.
+/// Sets the first of the four limits, and each further limit for which `bytes` has a number.
 fn set_semaphores<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let limits = semaphores(about);
     let mut values = [0; 4];

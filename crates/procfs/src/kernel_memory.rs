@@ -1,10 +1,10 @@
 //! `quire_memory`: the kernel memory that a process uses, by kind, in bytes.
 //!
 //! A reader walks the data structures of the process, so nothing is counted while no process reads the file. The bytes
-//! include the unused parts of slabs. Private memory that several relatives map is divided between them
-//! ([`Structures`](quire_vm::map::Structures)). So are signal actions and limits that forks share until a change. Other
-//! shared tables of files or actions are counted in full for each process. Files, pipes, sockets and shared memory are
-//! not counted.
+//! include the unused parts of slabs. The structures of private memory that parents and children share are divided
+//! between these processes ([`Structures`](quire_vm::map::Structures)). Signal actions and limits that forks share
+//! until a change are divided too. Other shared tables of files or actions are counted in full for each process. Files,
+//! pipes, sockets and shared memory are not counted.
 
 use crate::about::Task;
 use crate::node::put;

@@ -127,7 +127,8 @@ pub(super) fn slab_info<M: Machine>(about: &System<M>, out: &mut Text) -> Result
     put!(out, "# name object-bytes frames objects\n")?;
     for cache in vm.heap().caches().iter().chain(vm.map_memory().caches()).chain(vm.object_memory().caches()) {
         put!(out, "{} {} {} ", cache.label(), cache.object_size(), cache.frames())?;
-        // The number of objects in use is exact only if no other CPU runs, because the count walks lists of other CPUs.
+        // The number of objects in use is exact only if no other CPU allocates or frees, because the count walks the
+        // lists of other CPUs.
         // SAFETY: `cache` belongs to `vm`, which is passed to it.
         match if cfg!(debug_assertions) { unsafe { cache.in_use(vm) }.ok() } else { None } {
             Some(objects) => put!(out, "{objects}\n")?,
@@ -162,7 +163,7 @@ pub(super) fn stat<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), 
     let interrupts: u64 = all.map(|(cpu, kind)| linux.machine.interrupts(cpu, kind)).sum();
     put!(out, "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\n", sum.switches, sum.started)?;
     put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())?;
-    // There are no softirqs: no work of an interrupt is deferred to a thread.
+    // All counts are 0, because this kernel has no softirqs.
     put!(out, "softirq 0 0 0 0 0 0 0 0 0 0 0\n")
 }
 

@@ -5,9 +5,9 @@
 //! file itself are checked when it is opened.
 //!
 //! A link leads to the dentry by which the file was created. If that dentry is gone, the link leads to the dentry by
-//! which the file was first opened afterwards. This dentry must exist in a directory or be open. A mapping alone does
-//! not keep it, and then the link cannot be followed (ENOENT). As on Linux, shared memory without a file has a link,
-//! but it cannot be followed.
+//! which the file was first opened afterwards. This dentry exists while it is in a directory or open. A mapping alone
+//! does not keep it. If no dentry is left, the link cannot be followed (ENOENT). As on Linux, shared memory without a
+//! file has a link, but it cannot be followed.
 
 use crate::about::Task;
 use crate::map_query::is_of_file;
@@ -45,8 +45,8 @@ fn addresses(name: &[u8]) -> Option<VirtRange> {
     Some(VirtRange { start: hexadecimal(&name[..dash])?, end: hexadecimal(&name[dash + 1..])? })
 }
 
-/// The result of `f` for the mapping with exactly the address range `range`. `None` if there is none, or if it maps no
-/// file.
+/// The result of `f` for the mapping with exactly the address range `range`. `None` if there is no such mapping, or if
+/// it maps no file.
 fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&EntryInfo<M>) -> R) -> Option<R> {
     let (mut f, mut found) = (Some(f), None);
     memory.entries(range.start, &mut |entry| {
@@ -59,7 +59,8 @@ fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&E
 }
 
 impl<M: Machine> Mappings<M> {
-    /// The inode number of the link. The same mapping always has the same number: page numbers have 35 bits, ids 22.
+    /// The inode number of the link. It consists of the thread's id (22 bits) and the page number of `start` (35 bits),
+    /// so a mapping keeps its number.
     fn number(&self, start: u64) -> u64 {
         1 << 62 | u64::from(self.0.tid) << 36 | (start / PAGE_SIZE)
     }
@@ -70,7 +71,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
         let memory = self.0.look()?.memory;
         let Some((memory, range)) = memory.zip(addresses(name)) else { return Ok(None) };
         let mode = exact(&memory, range, |entry| {
-            // The mode shows the access of the mapping, not all access with which its file was opened.
+            // The mode shows the access that the mapping may have, and not the access with which its file was opened.
             let a = entry.attributes;
             let stores = a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE);
             0o400 | if stores { 0o200 } else { 0 }
@@ -101,7 +102,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
 }
 
 impl<M: Machine> Link<M> {
-    /// The result of `f` for the link's mapping. The caller's access is checked first.
+    /// The result of `f` for the link's mapping. First checks whether the caller may access the process.
     fn mapping<R>(&self, f: impl FnOnce(&EntryInfo<M>) -> Result<R, FsError>) -> Result<R, FsError> {
         let memory = self.0.look()?.memory.ok_or(FsError::NotFound)?;
         exact(&memory, self.1, f).ok_or(FsError::NotFound)?
@@ -122,7 +123,7 @@ impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
 
     fn jump(&self) -> Option<Jump<M>> {
         let me = self.0.process.linux.current();
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the thread `me` itself runs this, and does not replace its credentials during the check.
         let mine = unsafe { me.credentials.get() };
         if !mine.may(cap::SYS_ADMIN) && !mine.may(cap::CHECKPOINT_RESTORE) {
             return Some(Err(FsError::NotPermitted));

@@ -59,7 +59,7 @@ fn rights<M: Machine>(entry: &EntryInfo<M>) -> u64 {
     of(Prot::READ, READABLE) | of(Prot::WRITE, WRITABLE) | of(Prot::EXEC, EXECUTABLE) | shared
 }
 
-/// Whether Linux counts the mapping as one of a file. Shared anonymous memory counts as a file.
+/// Whether Linux counts the mapping as a mapping of a file. Shared anonymous memory counts as a file.
 pub(super) fn is_of_file<M: Machine>(entry: &EntryInfo<M>) -> bool {
     entry.ident() != (0, 0) || maps::is_shared(entry)
 }
@@ -127,7 +127,7 @@ pub(super) fn serve<M: Machine>(ctx: &Ctx<'_, M>, memory: Option<Foreign<M>>, at
         (query.major, query.minor) = ((device >> 8 & 0xfff) as u32, (device & 0xff) as u32);
         query.inode = inode;
     }
-    // Build ids are not searched. The program sees that there is none, and reads the file itself.
+    // The query never returns a build id. A program that finds none reads it from the file itself.
     query.build_id_size = 0;
     if query.name_size != 0 {
         let mut name = Vec::<u8>::new();

@@ -9,8 +9,9 @@ use quire_linux_state::memory::Foreign;
 use quire_vm::Prot;
 use quire_vm::map::{EntryInfo, Flags, Tag};
 
-/// Writes the records of mappings from a cursor on, up to so many bytes. The cursor is an address: the next record is
-/// of the first mapping that ends behind it.
+/// Writes the records of mappings from a cursor (second argument) on, until the text has at least the given number of
+/// bytes (third argument). Returns the next cursor. A cursor is an address: the next record is of the first mapping
+/// that ends above this address.
 pub(super) type Records<M> = fn(&Foreign<M>, u64, usize, &mut Text) -> Result<Option<u64>, FsError>;
 
 pub(super) fn maps<M: Machine>(
@@ -22,7 +23,8 @@ pub(super) fn maps<M: Machine>(
     each(memory, from, enough, out, &mut |_, _| Ok(()))
 }
 
-/// Calls `write` for mappings from `from` on until `out` has `enough` bytes. Returns the cursor behind the last one.
+/// Calls `write` for mappings from `from` on until `out` has `enough` bytes. Returns the cursor after the last record
+/// that was written.
 pub(super) fn records<M: Machine>(
     memory: &Foreign<M>,
     from: u64,
@@ -39,8 +41,8 @@ pub(super) fn records<M: Machine>(
     written.map(|()| next)
 }
 
-/// Whether the mapping is shown as shared. The kernel's own pages (vDSO) are mapped by all programs, but are shown as
-/// on Linux: as private, and with offset 0.
+/// Whether the mapping is shown as shared. All programs map the kernel's own pages (vDSO). As on Linux, such a mapping
+/// is shown as private, with offset 0.
 pub(super) fn is_shared<M: Machine>(entry: &EntryInfo<M>) -> bool {
     entry.attributes.flags.contains(Flags::SHARED) && !is_ours(entry)
 }
@@ -65,7 +67,7 @@ pub(super) fn name<M: Machine>(entry: &EntryInfo<M>, to: &mut Vec<u8>) -> core::
 /// A function that adds lines after the line of a mapping.
 pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
 
-/// The lines of mappings, as [`records`]. `more` adds lines behind each.
+/// Writes the lines of mappings by [`records`]. `more` adds lines after the line of each mapping.
 pub(super) fn each<M: Machine>(
     memory: &Foreign<M>,
     from: u64,

@@ -91,8 +91,8 @@ fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsErr
     result
 }
 
-/// The id of the mount through which `dentry` is reached. Files on the kernel's own mounts get an id that the table
-/// does not have.
+/// The id of the mount through which `dentry` is reached. Files on the kernel's own mounts get an id that the table of
+/// mounts does not contain.
 pub(super) fn number_of<M: Machine>(vfs: &Vfs<FileHost<M>>, dentry: &Arc<Dentry<M>>) -> u64 {
     vfs.mount_id(dentry).unwrap_or(FIRST_MOUNT - 1)
 }

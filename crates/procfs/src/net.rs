@@ -195,7 +195,7 @@ fn unix<M: Machine>(about: &System<M>, out: &mut Text) -> Written {
         let (flags, state) = match row.stage {
             Stage::Listening => (ACCEPTS, 1),
             Stage::Unconnected => (0, 1),
-            // A connection that was not accepted yet has no file.
+            // A connection that no call has accepted yet has no file, so its inode number is 0.
             _ if row.inode == 0 => (0, 2),
             Stage::Connecting => (0, 2),
             _ => (0, 3),

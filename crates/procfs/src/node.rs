@@ -52,7 +52,7 @@ impl<M: Machine, T> Item<M, T> {
         Item { name, kind: ItemKind::File(text) }
     }
 
-    /// As [`file`](Self::file), but only the owner may read it.
+    /// An entry for a generated text that only the owner may read. All users may read the text of [`file`](Self::file).
     pub const fn own(name: &'static str, text: fn(&T, &mut Text) -> Result<(), FsError>) -> Self {
         Item { name, kind: ItemKind::OwnFile(text) }
     }
@@ -135,7 +135,8 @@ pub(super) struct Table<M: Machine, T: 'static> {
     pub owner: (u32, u32),
     /// The owner of all other entries.
     pub files_owner: (u32, u32),
-    /// Whether `splice` from a pipe may write to the files. On Linux this works only for the files in `/proc/sys`.
+    /// Whether `splice` from a pipe may write to the files. As on Linux, only the files in `/proc/sys` accept such a
+    /// `splice`.
     pub takes_from_pipes: bool,
 }
 
@@ -167,7 +168,8 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
-    /// Lists the entries after cookie `after`. Cookies begin at 1. Returns whether `each` wants to continue.
+    /// Lists the entries after cookie `after` (a position in the directory). The first entry has cookie 1. Returns
+    /// whether `each` wants to continue.
     pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
         for (at, item) in self.items.iter().enumerate().skip(after as usize) {
             let number = self.numbers + at as u64;
@@ -242,7 +244,7 @@ macro_rules! put {
 pub(super) use put;
 
 /// Writes texts and numbers without the formatter, which is several times slower. The parts are string literals and
-/// numbers: `dec n` decimal, `kib n` in a column of KiB, `hex width n` hexadecimal with that many digits.
+/// numbers: `dec n` decimal, `kib n` in a column of KiB, `hex width n` hexadecimal with `width` digits.
 macro_rules! parts {
     ($out:expr $(,)?) => { Ok(()) };
     ($out:expr, dec $value:expr $(, $($rest:tt)*)?) => {

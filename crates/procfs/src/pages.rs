@@ -103,9 +103,10 @@ impl Sums {
     }
 }
 
-/// Ends a long walk of a killed reader: looks at it every so many steps. `steps` counts them.
+/// Ends a long walk if the reading thread was killed. Each step of the walk calls this function, and `steps` counts the
+/// calls. Each 64th call (`OFTEN`) checks the thread.
 fn look<M: Machine>(memory: &Foreign<M>, steps: &mut u64) -> Result<(), FsError> {
-    /// Steps between two looks. One takes a few microseconds at most.
+    /// The number of steps between two checks. A step takes a few microseconds at most.
     const OFTEN: u64 = 64;
     *steps += 1;
     if steps.is_multiple_of(OFTEN) && memory.is_reader_killed() { Err(FsError::Interrupted) } else { Ok(()) }
@@ -122,8 +123,9 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Counts the resident pages. Only private file mappings with copied pages are examined page by page; other
-    /// mappings count their PTEs. Memory that was only read counts too, because its PTEs map the frame of zeroes.
+    /// Counts the resident pages. In a private file mapping with copied pages, each page is examined, because copies
+    /// count as anonymous memory. For any other mapping, only its PTEs are counted. Private memory that was only read
+    /// counts as resident too, because its PTEs map the frame of zeroes.
     pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
         let mut counts = Resident::default();
         let mut steps = 0;
@@ -284,9 +286,11 @@ const SHARED: u64 = 1 << 61;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 /// The page may have changed since 4 was written to `clear_refs` (*soft-dirty*). Set for every page, because a PTE has
-/// no bit that identifies unchanged pages. A program thus saves too many pages, never too few.
+/// no bit that identifies unchanged pages. So a program that saves changed pages saves unchanged pages too, but misses
+/// none.
 const MAY_HAVE_CHANGED: u64 = 1 << 55;
-/// The bytes of `mem` that are copied at a time. They are on the kernel's stack, where a fault also needs room.
+/// The most bytes of `mem` that are copied at a time. The buffer is on the kernel's stack, where a page fault also
+/// needs room.
 const PIECE: usize = 512;
 
 impl<M: Machine> Bound<M> {
@@ -389,7 +393,7 @@ pub(super) fn bytes<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile
 /// Opens `pagemap`. Checks whether the opening thread may see frame numbers.
 pub(super) fn page_map<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     let me = about.process.linux.current();
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the thread `me` itself runs this, and does not replace its credentials during the check.
     let frames = unsafe { me.credentials.get() }.may(cap::SYS_ADMIN);
     bind(about, Kind::Pages { frames })
 }

@@ -302,9 +302,10 @@ fn adjust<M: Machine>(about: &Task<M>, value: i32) -> Result<(), FsError> {
     }
     let process = &about.process;
     let me = process.linux.current();
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the thread `me` itself runs this, and does not replace its credentials during the check.
     let may = unsafe { me.credentials.get() }.may(cap::SYS_RESOURCE);
-    // Every process may lower the value, but not below the value that a privileged process has set last.
+    // Without the capability, a process may lower the value only down to the last value that a privileged process has
+    // set.
     if value < process.oom_adjust_least.load(Ordering::Relaxed) && !may {
         return Err(FsError::Denied);
     }
@@ -315,7 +316,7 @@ fn adjust<M: Machine>(about: &Task<M>, value: i32) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Writes `personality`. The access of each reader is checked, as on Linux.
+/// Writes `personality`. As on Linux, each reader must have access to the process.
 fn personality<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     about.look().map_err(|_| FsError::NotPermitted)?;
     put!(out, "{:08x}\n", about.process.personality.load(Ordering::Relaxed))
@@ -491,8 +492,8 @@ fn ids(out: &mut Text, name: &[u8], ids: [u32; 4]) -> Result<(), FsError> {
     out.push(b"\n")
 }
 
-/// A set of CPUs, of which there are as many as the second field says, in the format of Linux's masks. A mask consists
-/// of hexadecimal words for 32 CPUs each, the last CPUs first.
+/// A set of CPUs in the format of Linux's masks. The second field is the number of CPUs. A mask consists of hexadecimal
+/// words for 32 CPUs each, and the word of the last CPUs is first.
 struct CpuWords(CpuMask, usize);
 
 impl fmt::Display for CpuWords {
@@ -500,7 +501,7 @@ impl fmt::Display for CpuWords {
         let words = self.0.words();
         for half in (0..self.1.div_ceil(32)).rev() {
             let word = (words[half / 2] >> (half % 2 * 32)) as u32;
-            // The first word has only as many digits as its CPUs need.
+            // The first word is for the remaining CPUs, at most 32. It has one digit for each 4 CPUs.
             let first = half + 1 == self.1.div_ceil(32);
             let digits = if first { (self.1 - half * 32).div_ceil(4) } else { 8 };
             write!(f, "{word:0digits$x}{}", if half > 0 { "," } else { "" })?;

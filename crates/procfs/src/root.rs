@@ -11,10 +11,10 @@ use quire_linux_state::Linux;
 use quire_linux_state::file::host::FileHost;
 use quire_linux_state::machine::Machine;
 
-/// Inode numbers: 2 and above for the root's files, 1,000 and above for `sys`, and those of a process from its id times
-/// 2^20 on.
+/// Inode numbers: 2 and above for the root's files, 1,000 and above for `sys`. The inode numbers of a process's files
+/// start at its id times 2^20.
 const NUMBERS: u64 = 2;
-/// Cookies of processes are above those of the table's entries.
+/// Cookies of processes are above the cookies of the table's entries.
 const PROCESSES: u64 = 1000;
 
 struct Root<M: Machine> {

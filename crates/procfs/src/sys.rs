@@ -192,8 +192,8 @@ fn frames<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> 
     })
 }
 
-/// Frees cached memory. Linux's values 1 to 3 all do the same here, because a file in memory has no other copy. Of the
-/// per-CPU caches, only those of the caller's CPU are freed.
+/// Frees cached memory. Linux's values 1 to 3 all have this effect. The pages of files stay, because a file in memory
+/// has no other copy. Of the per-CPU caches, only the caches of the caller's CPU are freed.
 fn drop_caches<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
     match text.trim() {
@@ -216,7 +216,8 @@ fn set_core_pattern<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize
     Ok(bytes.len())
 }
 
-/// As [`setting`], for a setting of the commit limit. Setting the ratio clears the number of KiB, and the reverse.
+/// The file of a setting of the commit limit. [`setting`] makes the other files. Here a write of the ratio clears the
+/// number of KiB, and a write of that number clears the ratio.
 const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| put!(out, "{}\n", about.0.settings.get(Setting::numbered(OF))),
@@ -229,7 +230,7 @@ const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     )
 }
 
-/// As [`setting`], for a limit of real-time threads.
+/// The file of a limit on real-time threads. Unlike with [`setting`], a write also changes the scheduler's bound.
 const fn realtime<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| {

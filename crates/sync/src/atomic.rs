@@ -1,7 +1,8 @@
 //! The atomics of the selected build (native, recording, loom, shuttle), and the two fences that the protocols use.
 //!
-//! C2 and related contracts rely on full fences. On x86 a locked read-modify-write is already a full fence, so a
-//! compiler fence after it suffices. Elsewhere, and under the model checkers, a real fence follows it.
+//! Some protocols need full fences. One relies on C2: a remover sets a page busy, fences, and then scans the mappings.
+//! On x86 a locked read-modify-write is already a full fence, so a compiler fence after it suffices. Elsewhere, and
+//! under the model checkers, a real fence follows it.
 
 #[cfg(recording)]
 pub use crate::record::atomic::{

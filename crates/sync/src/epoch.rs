@@ -33,7 +33,7 @@
 //! retirement of another one. An idle CPU frees all its ready values ([`Domain::collect_some`]). When memory is short,
 //! all are freed ([`Domain::collect_everywhere`]).
 //!
-//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
+//! Pins nest on a CPU and keep the thread on that CPU. A pinned thread must not sleep (relies on C5).
 
 use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
@@ -83,7 +83,8 @@ pub struct Slot {
     freeing: AtomicU32,
     /// Structures that this CPU has retired since its first retirement in this epoch. Only this CPU writes it.
     count: AtomicU32,
-    /// The value of `count` at which the next step is due. Only this CPU writes it.
+    /// The value of `count` at which this CPU makes the next step (a part of the work of advancing the epoch). Only
+    /// this CPU writes it.
     due: AtomicU32,
     /// Values that no reader can hold any more, which wait to be freed. Written under the lock of `bags`.
     ready: AtomicPtr<Retired>,
@@ -192,14 +193,15 @@ const fn fewest(_cpus: usize) -> u32 {
 /// each structure. With fewer, more memory waits until that CPU has read all slots.
 const STRIDE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// The number of times [`Domain::every`] that a CPU may retire beyond an advance, before it waits for readers.
+/// A CPU may retire this number of times [`Domain::every`] structures more than an advance needs, before it waits for
+/// readers.
 const SLACK: u32 = 4;
 
 /// The upper limit of [`Domain::every`]. Several forks and exits together retire fewer structures. This number of
 /// structures is a quarter of a MiB, which still fits into a CPU's second-level cache.
 const MOST: u32 = 1024;
 
-/// The average size of a structure in bytes: entries, backings and nodes have 64 to 640.
+/// The average size of a structure in bytes. Entries and backings of maps, and nodes of trees, have 64 to 640 bytes.
 const STRUCTURE: u64 = 256;
 
 /// A reclamation domain.
@@ -209,9 +211,10 @@ pub struct Domain {
     /// since the epoch began.
     passed: CachePadded<AtomicU64>,
     slots: PerCpu<Slot>,
-    /// The number of structures that a CPU retires in one epoch for each step that it makes. Fixed.
+    /// The number of structures that a CPU retires in one epoch for each step that it makes (a part of the work of an
+    /// advance). Fixed.
     every: u32,
-    /// The number of structures that a CPU retires in one epoch before it is pushed back. Fixed.
+    /// The number of structures that a CPU retires in one epoch before its writers must wait for readers. Fixed.
     most: u32,
 }
 
@@ -226,7 +229,8 @@ pub struct Pinned<'a> {
     _cpu: PreemptOff,
 }
 
-/// The low bits of [`Slot::depth`] that count, where a thread's tag is above them. Without tags all bits count.
+/// The number of low bits of [`Slot::depth`] that hold the depth, if a thread's tag is in the bits above. Without tags
+/// all bits hold the depth.
 const DEPTH_BITS: u32 = 12;
 const DEPTH: u32 = if crate::hooks::TAGS { (1 << DEPTH_BITS) - 1 } else { u32::MAX };
 
@@ -237,7 +241,7 @@ fn owner() -> u32 {
 }
 
 /// Asserts that only one thread is this CPU. Per-CPU state is changed without locks by the thread on that CPU, so a
-/// second thread corrupts it. Mostly that shows much later: the epoch stops, or a waiter is never woken.
+/// second thread corrupts it. Mostly the corruption shows much later: the epoch stops, or a waiter is never woken.
 #[inline(always)]
 fn assert_one_thread(ok: bool) {
     if crate::hooks::TAGS && !crate::hooks::is_panicking() {
@@ -253,8 +257,9 @@ impl Domain {
         Domain { global, passed, every: 0, most: 0, slots }.stepping(0)
     }
 
-    /// Lets values of `bytes` bytes wait in each of two epochs, on all CPUs together, or the fixed minimum if that is
-    /// more. A single CPU keeps the minimum. It gains nothing by waiting, and frees memory that is still in its cache.
+    /// Lets retired values of `bytes` bytes wait in each of two epochs, counted over all CPUs. If the fixed minimum is
+    /// larger, the minimum holds. A single CPU keeps the minimum. It gains nothing by waiting, and frees memory that is
+    /// still in its cache.
     pub fn holding(self, bytes: u64) -> Self {
         let cpus = self.slots.len();
         if cpus == 1 || cfg!(any(loom, shuttle)) {
@@ -272,8 +277,8 @@ impl Domain {
         self
     }
 
-    /// Sets the number of structures after which writers are pushed back. Models use this, because their constants are
-    /// small.
+    /// Sets the number of retired structures after which writers must wait for readers. Models use this, because their
+    /// constants are small.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn pushing_back_after(mut self, most: u32) -> Self {
         self.most = most;
@@ -281,14 +286,14 @@ impl Domain {
     }
 
     /// Returns how many structures a value of `bytes` bytes counts as; at least 1. A CPU makes a step for each
-    /// [`Domain::every`] structures. By this scale, large values of that weight have [`MOST`] times [`STRUCTURE`] bytes
-    /// together.
+    /// [`Domain::every`] structures. The scale is such that large values with the weight [`Domain::every`] have
+    /// [`MOST`] times [`STRUCTURE`] bytes together.
     fn weight(&self, bytes: u64) -> u32 {
         let share = bytes.div_ceil(STRUCTURE).saturating_mul(self.every.into()) / u64::from(MOST);
         u32::try_from(share).unwrap_or(self.every).max(1)
     }
 
-    /// The number of structures that a CPU retires before it makes a step.
+    /// The number of structures that a CPU retires before it makes a step (a part of the work of advancing the epoch).
     pub fn every(&self) -> u32 {
         self.every
     }
@@ -329,7 +334,8 @@ impl Domain {
         Pile { domain: self, first: ptr::null_mut(), last: ptr::null_mut(), len: 0 }
     }
 
-    /// Retires a value of `bytes` bytes, larger than an average structure; otherwise as [`retire`](Self::retire).
+    /// Retires a value of `bytes` bytes as [`retire`](Self::retire) does. A value that is larger than an average
+    /// structure counts as several structures.
     ///
     /// # Safety
     /// As [`retire`](Self::retire).
@@ -340,11 +346,11 @@ impl Domain {
         unsafe { self.retire_list(value, value, self.weight(bytes)) }
     }
 
-    /// Retires the linked values from `first` to `last`, whose `free` is set; otherwise as [`retire`](Self::retire).
-    /// They count as `weight` structures.
+    /// Retires the linked values from `first` to `last`, each as [`retire`](Self::retire) does. The caller has set the
+    /// `free` of each value. The values count as `weight` structures together.
     ///
     /// # Safety
-    /// As [`retire`](Self::retire), for each.
+    /// Each value meets the requirements of [`retire`](Self::retire).
     unsafe fn retire_list(&self, first: *mut Retired, last: *mut Retired, weight: u32) {
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
@@ -377,7 +383,8 @@ impl Domain {
             }
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
-            // The values freed here weigh more than the values retired, so the number of ready values falls.
+            // This retirement frees values that weigh more than the values that it retires, so the number of ready
+            // values falls.
             let free = bags.take_ready(weight.saturating_mul(2), &slot.ready);
             // SAFETY: the values are those of an epoch that every reader has left, so no reader can reach them.
             unsafe { free_list(free, slot, bags) };
@@ -407,15 +414,15 @@ impl Domain {
         advanced
     }
 
-    /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago too. Callers use it when memory is
-    /// short.
+    /// Advances the epoch as [`collect`](Self::collect) does. Then frees the values that any CPU retired two epochs
+    /// ago. Callers use it when memory is short.
     pub fn collect_everywhere(&self) -> bool {
         let advanced = self.look(usize::MAX);
         self.slots.iter().for_each(|slot| self.collect_whole(slot));
         advanced
     }
 
-    /// Frees some of this CPU's ready values, and returns whether there were any. An idle CPU calls this. If no value
+    /// Frees some of this CPU's ready values. Returns whether any value was ready. An idle CPU calls this. If no value
     /// is ready, the call reads only one word of this CPU's slot.
     pub fn collect_some(&self) -> bool {
         let waits = !self.slots.of(crate::hooks::current_cpu()).ready.load(Ordering::Relaxed).is_null();
@@ -441,8 +448,8 @@ impl Domain {
         while part() {}
     }
 
-    /// Frees values of `slot` that were retired two epochs ago, up to a weight of about `most`. Returns whether there
-    /// were any. The caller keeps preemption off; `mine` is its CPU's slot.
+    /// Frees values of `slot` that were retired two epochs ago, up to a weight of about `most`. Returns whether it
+    /// freed any value. The caller keeps preemption off; `mine` is its CPU's slot.
     fn collect_slot(&self, slot: &Slot, mine: &Slot, most: u32) -> bool {
         let mut bags = slot.bags.lock();
         let e = self.global.load(Ordering::Acquire);
@@ -469,7 +476,8 @@ impl Domain {
                 "a reader would wait for itself"
             );
         }
-        // The thread may move to another CPU meanwhile. The count of its earlier CPU serves as well.
+        // The thread may move to another CPU before it reads the count. Then it reads the count of its earlier CPU.
+        // That is good enough, because the check only has to bound the waiting values.
         if self.slots.of(crate::hooks::current_cpu()).count.load(Ordering::Relaxed) >= self.most {
             self.wait_for_readers();
         }
@@ -511,8 +519,8 @@ impl Domain {
         for slot in self.slots.iter() {
             self.collect_whole(slot);
         }
-        // Another CPU may have emptied a bag and be freeing its values still. It raised `freeing` before it released
-        // the lock of its bags, so the loop below sees it.
+        // Another CPU may have emptied a bag, and may still be freeing its values. That CPU raised `freeing` before it
+        // released the lock of its bags, so the loop below sees the raised count.
         for slot in self.slots.iter() {
             while slot.freeing.load(Ordering::Acquire) != 0 && !mutant(Mutant::DrainTrustsEmptyBags) {
                 crate::hooks::relax();
@@ -531,8 +539,8 @@ impl Domain {
             older if older < e && !mutant(Mutant::PassedInAnyEpoch) => 0,
             _ => (before & SLOTS) as usize,
         };
-        // This fence is after the read of the epoch and before the reads of the slots. So a reader whose pin is not
-        // seen below sees all unlinkings up to now.
+        // This fence is after the read of the epoch and before the reads of the slots. A reader fences between its pin
+        // and its loads. So if this CPU does not see the pin of a reader, that reader sees all unlinkings up to now.
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
@@ -543,7 +551,8 @@ impl Domain {
         };
         let to = (from..end).find(stands).unwrap_or(end);
         let after = e << SLOT_BITS | to as u64;
-        // If the exchange fails, another CPU has read the same slots, and it continues in this CPU's place.
+        // If the exchange fails, another CPU has read these slots too. That CPU continues the steps, and this CPU
+        // stops.
         if after != before && self.passed.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             return false;
@@ -558,9 +567,9 @@ impl Domain {
     }
 }
 
-/// Values that are retired while a lock is held. Dropping the pile retires them. The holder drops it after it has
-/// released the lock, because a retirement may free any value, and freeing may need that lock. A pile also serves for
-/// many values at once, because it takes the domain's lock once.
+/// Values that a thread collects for retirement while it holds a lock. Dropping the pile retires them. The holder drops
+/// the pile after it has released the lock, because a retirement may free any value, and freeing may need that lock. A
+/// pile also makes the retirement of many values cheaper, because it acquires the domain's lock once.
 pub struct Pile<'d> {
     domain: &'d Domain,
     first: *mut Retired,
@@ -569,13 +578,13 @@ pub struct Pile<'d> {
 }
 
 impl Pile<'_> {
-    /// Whether the pile alone is enough for a step. If the holder can drop the pile, it does so now, because the drop
-    /// begins the wait until the values are freed.
+    /// Whether the pile has [`Domain::every`] structures or more. A holder that can drop the pile drops it now, because
+    /// its values are retired, and later freed, only after the drop.
     pub fn is_full(&self) -> bool {
         self.len >= self.domain.every
     }
 
-    /// Adds `value`, which is retired when the pile is dropped; otherwise as [`Domain::retire`].
+    /// Adds `value`. The drop of the pile retires `value` as [`Domain::retire`] does.
     ///
     /// # Safety
     /// As [`Domain::retire`].
@@ -699,7 +708,7 @@ mod tests {
     fn the_epoch_advances_once_in_as_much_as_a_cpu_may_hold() {
         set_cpu(0);
         let freed = Count::new(0);
-        // In turn: the share of memory, the fewest with 2 and with 8 CPUs, the most, and a single CPU.
+        // The cases are: a share of memory, the minimum with 2 and with 8 CPUs, the maximum, and a single CPU.
         for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 128), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
         {
             let domain = domain(cpus).holding(bytes);
@@ -839,7 +848,8 @@ mod tests {
             let before = now();
             domain.push_back();
             retire(&domain, &freed, STRUCTURE, 1);
-            // The bound covers the steps of one round (twice `every` values each) and the retirement (two values).
+            // The bound covers the steps of one iteration (twice `every` values each) and the retirement itself
+            // (two values).
             assert!(now() - before <= 4 * domain.every as usize + 2, "{} at once", now() - before);
             rounds += 1;
             assert!(rounds <= 1000, "{} wait", 1000 - now());

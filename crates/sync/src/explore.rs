@@ -10,8 +10,8 @@ pub use loom::thread;
 #[cfg(shuttle)]
 pub use shuttle::thread;
 
-/// The reference count by which a model's threads share values. It is the standard one, because it is not part of any
-/// protocol. The checkers' own type cannot be dropped while a deadlock is reported.
+/// The reference count by which a model's threads share values. It is the standard library's `Arc`, because the count
+/// is not part of any protocol. The checkers' own type cannot be dropped while a deadlock is reported.
 pub use std::sync::Arc;
 
 /// Stops one thread of a model until another thread unparks it. An `unpark` before the `park` is kept.
@@ -31,7 +31,7 @@ impl Parker {
     pub fn new() -> Self {
         Parker { permitted: loom::sync::Notify::new() }
     }
-    /// Stops the caller until it is unparked, and uses the `unpark` up. May return once without one.
+    /// Stops the caller until it is unparked, and consumes that `unpark`. May return once without an `unpark`.
     pub fn park(&self) {
         self.permitted.wait();
     }
@@ -48,7 +48,7 @@ impl Parker {
     pub fn new() -> Self {
         Parker { permitted: (shuttle::sync::Mutex::new(false), shuttle::sync::Condvar::new()) }
     }
-    /// Stops the caller until it is unparked, and uses the `unpark` up.
+    /// Stops the caller until it is unparked, and consumes that `unpark`.
     pub fn park(&self) {
         let mut permitted = self.permitted.0.lock().unwrap();
         while !*permitted {
@@ -165,7 +165,7 @@ fn settings() -> shuttle::Config {
     config
 }
 
-/// Runs 2,000 random schedules, and 1,000 with few changes of priority.
+/// Runs 2,000 random schedules. Then runs 1,000 schedules of the PCT scheduler, which changes priorities seldom.
 #[cfg(shuttle)]
 fn schedules(round: u64, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};

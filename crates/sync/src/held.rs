@@ -1,8 +1,9 @@
-//! The lists of held locks, in debug builds, for the checks of the lock order (relies on C6) and of sleeping (C5).
+//! The lists of held locks, in debug builds. One check uses them for the lock order (relies on C6). Another check
+//! asserts that no thread sleeps while it holds a spin lock (relies on C5).
 //!
-//! Spin locks belong to a CPU, because their holders stay there. Sleeping locks belong to a thread. On the host,
-//! threads stand for CPUs, so both belong to the thread. Elsewhere the hooks `Cpu::held` and `Wait::held` return the
-//! lists. If a hook returns null, its locks are not checked.
+//! Spin locks belong to a CPU, because their holders stay on it. Sleeping locks belong to a thread. On the host,
+//! threads stand for CPUs, so both kinds of locks belong to the thread. Elsewhere the hooks `Cpu::held` and
+//! `Wait::held` return the lists. If a hook returns null, its locks are not checked.
 
 use core::fmt;
 
@@ -68,7 +69,7 @@ impl<T: Copy, const N: usize> Locks<T, N> {
         }
     }
 
-    /// Removes the last lock for which `is` returns true. Returns whether there was one.
+    /// Removes the last lock for which `is` returns true. Returns whether it found such a lock.
     fn pop(&mut self, is: impl Fn(&T) -> bool) -> bool {
         if let Some(i) = self.held().iter().rposition(is) {
             self.list.copy_within(i + 1..self.len, i);
@@ -167,7 +168,7 @@ mod checked {
         spin_taken(rank, at);
     }
 
-    /// Notes as held a lock that was free. A thread that does not wait may acquire locks in any order.
+    /// Notes a lock as held that the caller acquired without waiting. Such a caller may acquire locks in any order.
     #[inline]
     pub fn spin_taken(rank: Rank, at: usize) {
         super::store::push_spin(Spin { rank: rank.number(), at });
@@ -244,7 +245,8 @@ mod store {
         static SPINS: RefCell<SpinsHeld> = const { RefCell::new(SpinsHeld::new()) };
         static SLEEPING: RefCell<MutexesHeld> = const { RefCell::new(MutexesHeld::new()) };
     }
-    // Destructors at the very end of a thread may still take locks. These are not checked, because the list is gone.
+    // Destructors at the very end of a thread may still take locks. The order of these locks is not checked, because
+    // the list is gone.
     pub fn spins(f: impl FnOnce(&[Spin])) {
         let _gone = SPINS.try_with(|held| f(held.borrow().0.held()));
     }
@@ -283,7 +285,8 @@ mod store {
     /// Calls `f` with the calling thread's list. Returns `None` if there is no list.
     fn of_thread<R>(f: impl FnOnce(&mut MutexesHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
-            // SAFETY: by the hook's contract the list is this thread's own, and the thread stays here meanwhile.
+            // SAFETY: by the hook's contract the list is this thread's own; with interrupts masked the thread stays on
+            // this CPU while `f` runs.
             unsafe { hooks::mutexes_held().as_mut() }.map(f)
         })
     }

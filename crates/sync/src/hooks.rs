@@ -37,7 +37,7 @@ impl ThreadHandle {
     }
 }
 
-/// Hooks for the number of this CPU, and for staying on it.
+/// Hooks that return the number of this CPU, and keep a thread on its CPU.
 ///
 /// # Safety
 /// `preempt_disable` must keep the calling thread on its CPU until the matching `preempt_enable`; the two nest.
@@ -45,20 +45,20 @@ impl ThreadHandle {
 pub unsafe trait Cpu {
     /// Keeps the caller on this CPU. Calls nest.
     fn preempt_disable();
-    /// Undoes one `preempt_disable`; at the outermost level a pending reschedule may happen here.
+    /// Undoes one `preempt_disable`; at the outermost level this call may do a pending reschedule.
     fn preempt_enable();
     /// The CPU that runs the caller. Stable only with preemption disabled.
     fn current() -> CpuId;
-    /// Called in every turn of a spin loop: executes a pause instruction. On machines without interrupts it also serves
-    /// this CPU's inbox, so that two CPUs that wait for each other both continue.
+    /// Called in each iteration of a spin loop: executes a pause instruction. On machines without interrupts it also
+    /// serves this CPU's inbox (the requests of other CPUs). So two CPUs that wait for each other both continue.
     fn relax();
-    /// Reports that this CPU spins on a lock; called once in [`SPUN`](crate::spin::SPUN) turns. The arguments are the
-    /// lock's address and rank, and the turns so far. 0 turns mean that the lock was seen free. Called with preemption
-    /// off, and with interrupts masked for locks that interrupt handlers take. Must take no lock.
+    /// Reports that this CPU spins on a lock; called once in [`SPUN`](crate::spin::SPUN) iterations. The arguments are
+    /// the lock's address and rank, and the iterations so far. 0 iterations mean that the lock was seen free. Called
+    /// with preemption off, and with interrupts masked for locks that interrupt handlers take. Must take no lock.
     fn spun(_lock: usize, _rank: u8, _turns: u32) {}
 
-    /// Calls `f` with interrupts masked, so that no other code on this CPU takes locks meanwhile. This hook and the
-    /// following ones are for debug builds only.
+    /// Calls `f` with interrupts masked, so that no other code on this CPU takes locks while `f` runs. This hook and
+    /// the following ones are for debug builds only.
     fn uninterrupted(f: &mut dyn FnMut()) {
         f();
     }
@@ -67,7 +67,8 @@ pub unsafe trait Cpu {
     fn held() -> *mut SpinsHeld {
         core::ptr::null_mut()
     }
-    /// Stores the return addresses of the calls that led here into `_into`, innermost first. Returns their number.
+    /// Stores the return addresses of the calls that led to this call into `_into`, innermost first. Returns their
+    /// number.
     fn backtrace(_into: &mut [usize]) -> usize {
         0
     }
@@ -96,8 +97,8 @@ pub unsafe trait Wait {
     /// A monotonic clock in nanoseconds.
     fn now() -> u64;
 
-    /// The list of the calling thread's held sleeping locks, valid as long as it lives; for debug builds only. If it is
-    /// null, the order of these locks is not checked. Called with interrupts masked.
+    /// The list of the calling thread's held sleeping locks, valid as long as the thread lives; for debug builds only.
+    /// If it is null, the order of these locks is not checked. Called with interrupts masked.
     fn held() -> *mut MutexesHeld {
         core::ptr::null_mut()
     }
@@ -237,7 +238,7 @@ pub fn current_cpu() -> CpuId {
     bound::__quire_cpu()
 }
 
-/// Executes one turn of a spin loop; see [`Cpu::relax`].
+/// Executes one iteration of a spin loop; see [`Cpu::relax`].
 #[inline(always)]
 pub fn relax() {
     bound::__quire_relax();

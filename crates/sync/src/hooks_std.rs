@@ -42,8 +42,8 @@ std::thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which belongs to the checks and not to the checked code. Meanwhile [`is_apart`] returns true.
-// Models have checks of their own.
+/// Runs `f`, which belongs to the checks and not to the checked code. While `f` runs, [`is_apart`] returns true.
+// Builds for the model checkers do not call this function, because models have checks of their own.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
     APART.set(true);
@@ -53,7 +53,7 @@ pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// Whether the calling thread is in a check of this crate that allocates. An allocator that refuses requests on purpose
-/// does not refuse these.
+/// does not refuse the requests of such a check.
 pub fn is_apart() -> bool {
     APART.get()
 }
@@ -130,8 +130,8 @@ pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
     RELAX.with(|r| *r.borrow_mut() = f);
 }
 
-/// Sets the function that the calling thread calls just before it disables preemption. Tests let other threads run
-/// there, for interleavings that a machine with few CPUs would rarely show.
+/// Sets the function that the calling thread calls just before it disables preemption. In this function, tests let
+/// other threads run, for interleavings that a machine with few CPUs would rarely show.
 pub fn set_disturb(f: Option<fn()>) {
     DISTURB.set(f);
 }
@@ -187,7 +187,8 @@ mod parking {
 #[cfg(any(loom, shuttle))]
 mod parking {
     use crate::explore::Parker;
-    // The handle is as in native builds. The checkers stop where all threads sleep.
+    // As in native builds, the handle points to a value that is never freed. The checkers report a state in which all
+    // threads sleep.
     #[cfg(loom)]
     loom::thread_local! {
         static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
@@ -203,7 +204,7 @@ mod parking {
         match deadline {
             // SAFETY: the thread's own `handle` is a box that is never freed.
             None => unsafe { &*(handle() as *const Parker) }.park(),
-            // A deadline may pass at any moment.
+            // A deadline may pass at any moment, so the thread only yields.
             Some(_) => super::thread::yield_now(),
         }
     }
@@ -247,7 +248,7 @@ std::thread_local! {
     static SLEEPER: Cell<Option<&'static dyn Sleeper>> = const { Cell::new(None) };
 }
 
-/// Makes the calling thread a thread of `machine`, or of none.
+/// Makes the calling thread a thread of `machine`. With `None`, the thread belongs to no machine.
 #[cfg(not(any(loom, shuttle)))]
 pub fn set_sleeper(machine: Option<&'static dyn Sleeper>) {
     SLEEPER.set(machine);

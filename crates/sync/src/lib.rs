@@ -2,14 +2,15 @@
 //!
 //! # Principles
 //! - **All shared memory goes through this crate.** Every atomic and lock that the memory core or the scheduler shares
-//!   between CPUs comes from here, so that one build switch selects the personality: *native*, *recording* (`--cfg
-//!   recording`, see [`record`]), or *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and
+//!   between CPUs comes from this crate, so that one build switch selects the personality: *native*, *recording*
+//!   (`--cfg recording`, see [`record`]), or *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and
 //!   [shuttle](https://docs.rs/shuttle) (`--cfg shuttle`).
 //! - **No architecture, no operating system, no heap.** The caller provides the memory for each CPU. Two small traits,
-//!   [`Cpu`] and [`Wait`], provide the number of the CPU, staying on it, and sleeping. The final binary implements them
-//!   once with [`provide!`], bound at link time. The `std` feature implements them with ordinary threads.
+//!   [`Cpu`] and [`Wait`], return the number of the CPU, keep a thread on it, and let a thread sleep. The final binary
+//!   implements them once with [`provide!`], bound at link time. The `std` feature implements them with ordinary
+//!   threads.
 //! - **Locks have ranks.** A debug build panics when locks are taken against the order of [`rank::Rank`], or against an
-//!   order seen earlier in the same run (C6). The panic prints backtraces of both places.
+//!   order seen earlier in the same run (relies on C6). The panic prints backtraces of both places.
 //! - **Short sections spin, long waits sleep.** A [`SpinLock`] keeps its holder on its CPU. A [`Mutex`] and a
 //!   [`WaitQueue`] sleep, so they must not be used while a spin lock is held or an epoch is pinned.
 #![cfg_attr(not(any(test, loom, shuttle, recording, feature = "std")), no_std)]

@@ -11,7 +11,7 @@
 //!
 //! | | closes a stock: *swap* |
 //! |---|---|
-//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the total, or the taker takes the lock |
+//! | **taker, putter** on that CPU (*compare and swap*) | If the compare and swap is first, the swap sees its result. If the swap is first, the compare and swap fails, and its CPU acquires the lock. |
 //!
 //! Takers may have different limits (the processes of a user). A limit may change (a file system after boot).
 //!
@@ -43,11 +43,11 @@ pub struct LimitedCounter(LimitedCounters<1>);
 
 struct Total {
     lock: SpinLock<()>,
-    /// Permits that exist. Written under the lock.
+    /// The number of permits that exist. A CPU that holds `lock` changes it.
     permits: AtomicU64,
 }
 
-/// The closed stocks of one CPU, one for each count.
+/// One CPU's stocks of spare permits, one for each count, all closed.
 fn closed<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(CLOSED))
 }
@@ -85,8 +85,8 @@ impl LimitedCounter {
         self.0.take(0, n, limit)
     }
 
-    /// Counts one less, after a [`take`](Self::take). Once other CPUs can see that this was the last, the call does not
-    /// access the counter any more.
+    /// Counts one less, after a [`take`](Self::take). Once other CPUs can see the lower count, the call does not access
+    /// the counter any more.
     #[inline]
     pub fn put(&self) {
         self.0.put(0, 1);
@@ -98,7 +98,7 @@ impl LimitedCounter {
         self.0.put(0, n);
     }
 
-    /// The exact count at this moment. The call closes all stocks.
+    /// The exact count at this moment. The call closes all CPUs' stocks of spare permits.
     pub fn count(&self) -> u64 {
         self.0.count(0)
     }
@@ -149,7 +149,7 @@ impl<const N: usize> LimitedCounters<N> {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
             total.permits.store(more, Ordering::Release);
-            // No other CPU closes the stock meanwhile, because closing requires the lock.
+            // No other CPU has closed the stock since, because closing requires the lock, which this CPU holds.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }
@@ -161,8 +161,8 @@ impl<const N: usize> LimitedCounters<N> {
         true
     }
 
-    /// Counts `n` less of count `which`, after a [`take`](Self::take). Once other CPUs can see that these were the
-    /// last, the call does not access the counter any more.
+    /// Counts `n` less of count `which`, after a [`take`](Self::take). Once other CPUs can see the lower count, the
+    /// call does not access the counter any more.
     pub fn put(&self, which: usize, n: u64) {
         let pinned = preempt_off();
         let (mine, total) = (&self.spare.mine(&pinned)[which], &self.total[which]);
@@ -181,13 +181,13 @@ impl<const N: usize> LimitedCounters<N> {
         total.permits.store(permits - back - n, Ordering::Release);
     }
 
-    /// The exact count of `which` at this moment. The call closes all its stocks.
+    /// The exact count of `which` at this moment. The call closes all CPUs' stocks of its spare permits.
     pub fn count(&self, which: usize) -> u64 {
         let _total = self.total[which].lock.lock();
         self.close(which)
     }
 
-    /// Closes the stocks of count `which` on all CPUs, and returns the exact count.
+    /// Closes all CPUs' stocks of spare permits of count `which`, and returns the exact count.
     ///
     /// # Requires
     /// The total is locked.
@@ -259,7 +259,7 @@ mod tests {
         for round in 0..100 * BATCH {
             set_cpu(0);
             assert!(count.take(u64::MAX));
-            // The permit is put on the other CPU, which gives its surplus back.
+            // The permit is put back on the other CPU, which returns its surplus to the total.
             set_cpu(1);
             count.put();
             let permits = count.0.total[0].permits.load(Ordering::Relaxed);

@@ -93,7 +93,7 @@ protocol! {
 }
 
 /// Two CPUs make the steps of an advance, and each continues where the other ended. Meanwhile a third CPU reads a value
-/// that the first one retires.
+/// that the first CPU retires.
 fn reader_against_steps() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(3, |_| Slot::new())));
     let (freed, shared) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(1)));
@@ -248,8 +248,8 @@ protocol! {
     WakeNoFence: "deadlock";
 }
 
-/// A thread waits for a flag. Its second check, at which it is listed, sleeps until another flag is set if it does not
-/// find the first flag set.
+/// A thread waits for a flag. The thread is listed when it makes its second check. If this check does not find the flag
+/// set, it sleeps until another flag is set.
 fn wake_against_sleeping_look() {
     let queues = Arc::new([WaitQueue::new(), WaitQueue::new()]);
     let flags = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
@@ -272,7 +272,7 @@ fn wake_against_sleeping_look() {
     waiter.join().unwrap();
 }
 
-/// A thread that waits for a flag is listed, and then leaves its call. On the way it waits for a lock that another
+/// A thread that waits for a flag is listed, and its call returns. Before it sleeps, it waits for a lock that another
 /// thread holds. Then it sleeps, and checks the flag again.
 fn wake_against_leaving_thread() {
     let queues = Arc::new([WaitQueue::new(), WaitQueue::new()]);

@@ -13,15 +13,16 @@ crate::mutants! {
         FreedTooSoon,
         /// Epoch: a drain frees without advancing the epoch.
         DrainAdvancesNothing,
-        /// Epoch: a drain does not wait for CPUs that are freeing values of bags that they have emptied.
+        /// Epoch: a drain does not wait for CPUs that have emptied a bag of retired values and are still freeing these
+        /// values.
         DrainTrustsEmptyBags,
-        /// Epoch: slots that were passed in an older epoch are not checked again.
+        /// Epoch: a CPU's slot that was checked in an older epoch is not checked again.
         PassedInAnyEpoch,
         /// Epoch: a writer that has retired very much does not wait for readers.
         NoPushBack,
         /// Epoch: when a reader drops a pin inside another pin, both pins end.
         NestedPinEnds,
-        /// Limited counter: a taker takes a spare permit although its stock was closed meanwhile.
+        /// Limited counter: a taker takes a spare permit although its stock was closed after it read the stock.
         TakeFromClosed,
         /// Limited counter: a CPU that closes a stock reads and marks it in two steps.
         CloseNotAtomic,
@@ -37,9 +38,10 @@ crate::mutants! {
         WaitNoFence,
         /// Wait queue: a waker reads the waiters before its change is visible.
         WakeNoFence,
-        /// Wait queue: a waiter sleeps although it was woken during a check that slept.
+        /// Wait queue: a waiter sleeps although a waker chose it while its check of the condition slept.
         TokenUsedUp,
-        /// Wait queue: a thread that ran on after it was listed does not renew a used-up token.
+        /// Wait queue: a listed thread that waited for a lock before its sleep does not renew the wake-up token that
+        /// this wait consumed.
         TokenNotRenewed,
         /// Wait queue: a thread that ends its listing stays on the queue.
         ListingStays,

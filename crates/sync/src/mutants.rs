@@ -1,7 +1,7 @@
 //! Switches that leave one step of a protocol out, to prove that the model checkers find the omission.
 
 /// Declares a crate's `Mutant`, with a value for each step that can be left out. `mutant(m)` returns whether step `m`
-/// is left out; a model's test sets that with `set_mutant`.
+/// is left out. A model's test leaves a step out with `set_mutant`.
 ///
 /// Outside the checkers' builds `mutant` is constant false, and the switches are compiled away.
 #[macro_export]

@@ -51,7 +51,8 @@ impl<T: ?Sized> Drop for Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Sleeps until the lock is free, then holds it.
     ///
-    /// The function is inline, so that reports that name the writer of a line show the owner of the lock.
+    /// The function is inlined, because some reports name the code that writes a cache line. They then name the caller,
+    /// which owns the lock.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {

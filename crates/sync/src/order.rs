@@ -1,11 +1,11 @@
-//! Learns at run time the order in which locks are taken: the part of C6 that [`Rank`](crate::Rank) does not decide.
-//! Debug builds only.
+//! Learns at run time the order in which locks are taken. This is the part of C6 (all CPUs take locks in one order)
+//! that [`Rank`](crate::Rank) does not decide. Debug builds only.
 //!
 //! Ranks order spin locks of different kinds. This module checks the rest. Two spin locks of one rank are ordered by
-//! their addresses. Sleeping locks have no ranks: they are ordered by the types that they guard, and two of one type by
-//! their addresses. When a thread takes a lock while it holds another, it adds an arrow to a graph. An arrow that
-//! closes a circle is a possible deadlock. So the first run that adds it panics, and prints where each arrow of the
-//! circle was first added.
+//! their addresses. Sleeping locks have no ranks: they are ordered by the types that they guard. Two locks of one type
+//! are ordered by their addresses. When a thread takes a lock while it holds another, it adds an arrow to a graph. An
+//! arrow that closes a circle is a possible deadlock. So the first run that adds it panics, and prints where each arrow
+//! of the circle was first added.
 
 use crate::backtrace::Trace;
 use crate::record::apart;
@@ -42,7 +42,8 @@ struct Arrow {
     seen: Trace,
 }
 
-/// The most arrows that are kept. When the list is full, the oldest arrow is replaced.
+/// The most arrows that are kept (an arrow: one lock was held while another was taken). When the list is full, the
+/// oldest arrow is replaced.
 const MOST: usize = 512;
 /// The most locks of a circle.
 const LONGEST: usize = 8;
@@ -52,7 +53,7 @@ struct Arrows {
     next: usize,
 }
 
-/// The graph of a program's arrows. Its own lock is not checked.
+/// The graph of the order in which a program took its locks. The graph's own lock (`busy`) is not checked.
 struct Graph {
     busy: AtomicBool,
     arrows: UnsafeCell<Arrows>,
@@ -63,7 +64,8 @@ unsafe impl Sync for Graph {}
 
 static GRAPH: Graph =
     Graph { busy: AtomicBool::new(false), arrows: UnsafeCell::new(Arrows { list: [const { None }; MOST], next: 0 }) };
-/// Whether arrows between single locks exist. If not, a destroyed lock need not be searched for.
+/// Whether the graph has single locks (not only ranks or types). If not, a destroyed lock need not be searched for in
+/// it.
 static SINGLE: AtomicBool = AtomicBool::new(false);
 
 impl Graph {
@@ -88,7 +90,7 @@ impl Arrows {
         self.list.iter().flatten().find(|a| a.from == from && a.to == to)
     }
 
-    /// Follows arrows from `at` to `goal`. Returns whether there is a way, and stores its arrows in `path`.
+    /// Follows arrows from `at` to `goal`. Returns whether there is such a path, and stores its arrows in `path`.
     fn path<'a>(&'a self, at: OrderNode, goal: OrderNode, path: &mut [Option<&'a Arrow>]) -> bool {
         let Some((here, rest)) = path.split_first_mut() else { return false };
         for arrow in self.list.iter().flatten().filter(|a| a.from == at) {

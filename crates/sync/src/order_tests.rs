@@ -1,4 +1,4 @@
-//! Tests that the first run that takes locks in two orders fails, for every kind of lock, and prints both places.
+//! Tests, for every kind of lock: the first run that takes two locks in opposite orders fails, and prints both places.
 
 use crate::{Mutex, Rank, SpinLock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ fn names_both(said: &str) {
 
 #[test]
 fn spin_locks_against_their_ranks() {
-    // No other test uses these ranks, so this test takes them first.
+    // No other test uses these ranks, so this test is the first to acquire locks of these ranks.
     let (low, high) = (SpinLock::new(Rank::of_test(241), ()), SpinLock::new(Rank::of_test(242), ()));
     one_way(|| {
         let _low = low.lock();
@@ -77,7 +77,8 @@ fn mutexes_of_two_types_both_ways_round() {
         let _left = left.lock();
         let _right = right.lock();
     });
-    // Other locks of the same types count as the same in the order.
+    // Sleeping locks are ordered by the types that they guard. So the order also holds for two further locks of `Left`
+    // and `Right`.
     let (left, right) = (Mutex::new(Left), Mutex::new(Right));
     names_both(&refused(|| {
         the_other_way(|| {
@@ -160,7 +161,7 @@ fn a_tree_is_locked_from_its_root_down() {
         let _parent = parent.lock();
         let _child = child.lock_below();
     }
-    // The tree may have been turned over meanwhile, so the opposite order is allowed.
+    // The tree may have been reversed since the first acquisition, so the opposite order is allowed.
     let _parent = child.lock();
     let _child = parent.lock_below();
 }

@@ -131,7 +131,7 @@ pub struct Own<T> {
     used: AtomicBool,
 }
 
-// SAFETY: by the contract of `get` one CPU at a time uses the value, and one thread at a time runs there.
+// SAFETY: by the contract of `get` one CPU at a time uses the value, and one thread at a time runs on that CPU.
 unsafe impl<T: Send> Sync for Own<T> {}
 
 impl<T> Own<T> {
@@ -147,8 +147,8 @@ impl<T> Own<T> {
     /// The value.
     ///
     /// # Safety
-    /// The caller stays on the CPU to which this value belongs, or that CPU does not use the value meanwhile. No
-    /// earlier [`Owned`] of the value is alive.
+    /// The caller stays on the CPU to which this value belongs, or that CPU does not use the value while the result
+    /// lives. No earlier [`Owned`] of the value is alive.
     #[inline(always)]
     pub unsafe fn get(&self) -> Owned<'_, T> {
         #[cfg(debug_assertions)]

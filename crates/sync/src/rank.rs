@@ -47,7 +47,7 @@ macro_rules! ranks {
 ranks! {
     /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
     SYSTEM = 10,
-    /// The members of the scheduler's groups. An operation on a member takes the member's own locks.
+    /// The members of the scheduler's groups. An operation on a member takes the member's own locks under this lock.
     GROUP = 15,
     /// Process tree, sessions, signal state (spin locks of the Linux layer).
     PROCESS = 20,
@@ -69,29 +69,30 @@ ranks! {
     OWNED = 26,
     /// The state of a POSIX timer.
     POSIX_TIMER = 27,
-    /// A process's timers on CPU time. A timer joins and leaves them under the lock of its state.
+    /// A process's timers on CPU time. A timer joins and leaves this list under its own `POSIX_TIMER` lock.
     CPU_TIMERS = 28,
     /// A bucket of a table of socket names or ports.
     SOCKET_NAMES = 29,
-    /// The connection of a socket. A CPU never holds two.
+    /// The connection of a socket. A CPU never holds two of these locks.
     SOCKET = 30,
     /// The messages that wait at a socket.
     INBOX = 31,
     /// Directories, pipes, open files (spin locks of the file layer).
     FILE = 32,
-    /// The entries of a directory. Of two, the ancestor's lock is taken first, or the lower address under the rename
-    /// lock.
+    /// The entries of a directory. A thread that locks two directories locks the ancestor first. Unrelated directories
+    /// are locked in the order of their addresses, under the rename lock.
     DIRECTORY = 32,
     /// A directory entry's parent and name.
     PLACE = 33,
     /// Attributes of an inode, its list of watches, tables of drivers and of record locks.
     ATTRIBUTES = 34,
     /// The events and the watches of a notifier. Events are delivered under an inode's list of watches. A CPU never
-    /// holds two.
+    /// holds two of these locks.
     NOTIFIER = 35,
     /// A terminal's line editor and settings.
     TERMINAL = 36,
-    /// The bytes between a terminal and its master. The terminal asks for room there under its own lock.
+    /// The bytes in transit between a terminal and its master. The terminal asks for room for further bytes while it
+    /// holds its `TERMINAL` lock.
     CABLE = 37,
     /// The part of a directory that lookups read.
     NAMES = 38,
@@ -107,11 +108,12 @@ ranks! {
     RANGE_WAITS = 43,
     /// The setting of a timer's file.
     TIMER_FILE = 44,
-    /// The files of timers on the time of day. A timer joins and leaves them under the lock of its setting.
+    /// The files of timers on the time of day. A timer joins and leaves this list under its own `TIMER_FILE` lock.
     DAY_TIMERS = 45,
-    /// An arena of a map: its writers' bookkeeping that is changed under a spin lock.
+    /// An arena of a map (a part of an address space with its own lock and tree): the bookkeeping of its writers that a
+    /// spin lock guards.
     MAP = 48,
-    /// One shard of an object's list of backings.
+    /// One shard (a part with its own lock) of an object's list of backings.
     BACKINGS = 50,
     /// The CPUs' own root tables of one space.
     ROOTS = 58,
@@ -137,7 +139,7 @@ ranks! {
     IDS = 86,
     /// The process ids outside the CPUs' batches.
     ID_DEPOT = 87,
-    /// A CPU's batch in front of the page queues.
+    /// A CPU's batch: its new pages, which are not in a shard of the page queues yet.
     QUEUE_BATCH = 88,
     /// One shard of a page queue.
     QUEUE = 90,
@@ -160,7 +162,8 @@ ranks! {
     LIMITED_COUNTER = 125,
     /// A CPU's timer wheel.
     TIMER = 130,
-    /// Timers that have expired and wait for a thread: their callbacks run under the wheel's lock.
+    /// Timers that have expired and wait for a thread. A timer's callback acquires this lock while its CPU holds the
+    /// lock of the timer wheel.
     EXPIRED = 135,
     /// A CPU's run queue: the innermost lock, because threads are woken under many others.
     RUN_QUEUE = 140,

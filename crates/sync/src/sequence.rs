@@ -6,8 +6,8 @@
 //!
 //! | | a writer stores |
 //! |---|---|
-//! | **reader** | It saw the odd count, or sees that the count has moved. By the writer's fence, a changed word is seen no earlier than the odd count of its change. |
-//! | **writer** | the lock |
+//! | **reader** | The reader finds an odd count first, or a different count afterwards. The writer fences between the odd count and its stores. So a reader that loads a changed word also sees that count, or a later one. |
+//! | **writer** | The lock admits one writer at a time. |
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mutant::{Mutant, mutant};
@@ -27,7 +27,7 @@ impl Sequence {
     }
 
     /// Returns the result of `look` on the words at one moment. `look` must only load. The call may run `look` twice:
-    /// the first run may see a mixture, and its result is then dropped.
+    /// the first run may see a mixture of old and new words, and its result is then dropped.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn read<R>(&self, mut look: impl FnMut() -> R) -> R {

@@ -1,4 +1,4 @@
-//! Plain memory that CPUs share under a lock that is elsewhere.
+//! Plain memory that CPUs share under a lock that belongs to another structure.
 
 use crate::record;
 use core::cell::UnsafeCell;

@@ -13,19 +13,19 @@ use crate::trace::{EventKind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// The kind of lock of the same rank that the caller may hold already.
+/// The kind of lock that a caller may already hold when it acquires a lock of the same rank.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,
-    /// A lock that is always taken first.
+    /// A lock that precedes the acquired lock in a fixed order of the caller.
     Equal,
     /// The parent in a tree.
     Parent,
 }
 
-/// The number of turns after which a spinner calls the hook [`Cpu::spun`](crate::Cpu::spun). Under TCG (QEMU's
-/// emulation of a CPU) these turns take about a millisecond, because each pause leaves the translated code. On hardware
-/// they take a twentieth of that.
+/// The number of iterations after which a spinner calls the hook [`Cpu::spun`](crate::Cpu::spun). Under TCG (QEMU's
+/// emulation of a CPU) these iterations take about a millisecond, because each pause leaves the translated code. On
+/// hardware they take a twentieth of that.
 pub const SPUN: u32 = 1 << 10;
 
 /// A value guarded by spinning; see the module.

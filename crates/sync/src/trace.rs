@@ -2,8 +2,8 @@
 //!
 //! With the feature `trace`, the end of each [`Span`] and each [`note`] calls the final binary's [`Trace`], bound at
 //! link time by [`provide_trace!`](crate::provide_trace). Without the feature they compile to nothing: a span has no
-//! size, and its arguments cost no instruction. One list here has the kinds of all layers, as [`rank`](crate::rank) has
-//! the ranks of all locks.
+//! size, and its arguments cost no instruction. This module has one list of the kinds of all layers, as
+//! [`rank`](crate::rank) has the ranks of all locks.
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -23,7 +23,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The CPU runs the thread with the number `a` from here on.
+    /// The CPU runs the thread with the number `a` from this event on.
     Switch = "switch",
     /// The name of a thread: `a` and `b` hold its bytes.
     Name = "name",
@@ -79,7 +79,7 @@ kinds! {
 pub struct Event {
     /// The time at which the event began, in ticks of [`Trace::ticks`].
     pub start: u64,
-    /// The length of the event in the same ticks; 0 for an event without a length.
+    /// The length of the event in ticks of [`Trace::ticks`]; 0 for an event without a length.
     pub length: u64,
     /// The kind of the event.
     pub kind: EventKind,
@@ -144,7 +144,8 @@ mod bound {
         KEPT.with_borrow_mut(|kept| kept.iter_mut().for_each(|kept| kept.push(*event)));
     }
 
-    /// Returns the events of the calling thread during `f`. Each read of their clock advances it by one tick.
+    /// Returns the events of the calling thread during `f`. Each read of that thread's clock advances the clock by one
+    /// tick.
     pub fn events_of(f: impl FnOnce()) -> Vec<Event> {
         KEPT.set(Some(Vec::new()));
         f();

@@ -35,7 +35,7 @@ pub struct Waiter {
 }
 
 // SAFETY: the cells are written by the waiting thread before the waiter is listed, and under the queue's lock while it
-// is.
+// is listed.
 unsafe impl Sync for Waiter {}
 // SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed waiter in place.
 unsafe impl Send for Waiter {}
@@ -58,11 +58,11 @@ impl Default for Waiter {
     }
 }
 
-/// A waiter that may stay listed after the call that listed it has returned, because its thread sleeps without a stack.
-/// Only that thread uses it.
+/// A waiter that may stay listed after the call that listed it has returned. A thread that sleeps without a kernel
+/// stack needs this, because its call returns before the sleep. Only that thread uses the waiter.
 pub struct Listing {
     waiter: Waiter,
-    /// The queue on which the waiter is, or null.
+    /// The queue that lists the waiter, or null.
     queue: AtomicPtr<WaitQueue>,
 }
 
@@ -70,21 +70,21 @@ impl Listing {
     /// A listing on no queue.
     ///
     /// # Safety
-    /// While the listing is on a queue, both stay in place. The owner [unlists](Self::unlist) it before it drops the
-    /// value that keeps the queue alive.
+    /// While the listing is on a queue, the listing and the queue stay in place. The owner [unlists](Self::unlist) it
+    /// before it drops the value that keeps the queue alive.
     pub unsafe fn new() -> Self {
         Listing { waiter: Waiter::new(), queue: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The queue on which this listing is, or null.
+    /// The queue that lists the waiter, or null.
     #[inline]
     pub fn queue(&self) -> *const WaitQueue {
         self.queue.load(Ordering::Relaxed)
     }
 
-    /// Does one round of [`WaitQueue::wait_until`] for the calling thread. `None` means that the thread is listed, and
-    /// has to leave the call in order to sleep. A thread is on one queue at a time, so further waits return `None` at
-    /// once.
+    /// Lists the calling thread and checks its condition, as one iteration of [`WaitQueue::wait_until`] does. `None`
+    /// means that the thread is listed, and that its call must return so that it can sleep. A thread is on one queue at
+    /// a time, so further waits return `None` at once.
     pub fn wait<R>(
         &self,
         queue: &WaitQueue,
@@ -96,7 +96,8 @@ impl Listing {
         if !self.queue().is_null() {
             return None;
         }
-        // SAFETY: the waiter is on no list. The contract of `new` keeps both in place until `unlist`.
+        // SAFETY: the waiter is on no list. The contract of `new` keeps the waiter and the queue in place until
+        // `unlist`.
         let out = unsafe { queue.begin(&self.waiter, deadline, interrupted, ready) };
         if out.is_none() {
             self.queue.store(ptr::from_ref(queue).cast_mut(), Ordering::Relaxed);
@@ -117,8 +118,8 @@ impl Listing {
         }
     }
 
-    /// Unparks the calling thread, which is listed, if a waker has chosen it. A lock that the thread acquired on the
-    /// way to its sleep may have used up the waker's token.
+    /// Unparks the calling thread, which is listed, if a waker has chosen it. The thread may have waited for a lock
+    /// since it was listed. That wait may have consumed the token (`unpark`) that the waker gave it.
     pub fn renew_token(&self) {
         if self.waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::TokenNotRenewed) {
             unpark(self.waiter.thread.get());
@@ -130,14 +131,14 @@ struct WaiterList {
     first: *const Waiter,
     last: *const Waiter,
 }
-// SAFETY: the pointers are followed only under the queue's lock, while the waiters are on it.
+// SAFETY: the pointers are followed only under the queue's lock, while the waiters are on the list.
 unsafe impl Send for WaiterList {}
 
-/// Threads that wait for the same thing.
+/// A list of threads that wait for one event or one resource.
 pub struct WaitQueue {
     list: SpinLock<WaiterList>,
-    /// The number of listed waiters, so that a waker skips the lock where no thread waits. Raised before the waiter
-    /// checks its condition.
+    /// The number of listed waiters, so that a waker skips the lock where no thread waits. A waiter raises the number
+    /// before it checks its condition.
     waiting: crate::atomic::AtomicUsize,
 }
 
@@ -167,7 +168,8 @@ impl WaitQueue {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), |_| park_uninterruptibly());
     }
 
-    /// As [`wait`](Self::wait), for a thread that waits for work: a sleep of any length is no fault.
+    /// Sleeps until `ready` returns true, for a thread that waits for work. Unlike [`wait`](Self::wait), a very long
+    /// sleep is not reported as a fault.
     pub fn wait_for_work(&self, mut ready: impl FnMut() -> bool) {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), park);
     }
@@ -200,19 +202,19 @@ impl WaitQueue {
                 return out;
             }
             sleep(deadline);
-            // SAFETY: `begin` has listed the waiter and returned `None`, and this is the first call since.
+            // SAFETY: `begin` has listed the waiter and returned `None`, and this is the first call of `awake` since.
             unsafe { self.awake(&me) };
         }
     }
 
-    /// Does one round of [`wait_until`](Self::wait_until), for a thread that sleeps without a stack. Puts `waiter` on
-    /// the list for the calling thread, and checks whether the wait is over. `None` means that it is not over. The
-    /// thread then parks until `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter is
-    /// not listed.
+    /// Does one iteration of [`wait_until`](Self::wait_until), for a thread that sleeps without a stack. Puts `waiter`
+    /// on the list for the calling thread, and checks whether the wait is over. `None` means that the wait is not over.
+    /// The thread then parks until `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter
+    /// is not listed.
     ///
     /// # Safety
-    /// `waiter` is on no list. After `None` it stays alive and in place until `awake` has returned, and so does the
-    /// queue.
+    /// `waiter` is on no list. After `None`, the waiter and the queue stay alive and in place until `awake` has
+    /// returned.
     pub unsafe fn begin<R>(
         &self,
         waiter: &Waiter,
@@ -238,7 +240,7 @@ impl WaitQueue {
                 break Err(WaitOutcome::TimedOut);
             }
             // If `ready` slept, it may have used up the thread's token for a change that it did not see. So a waiter
-            // that was woken meanwhile checks again.
+            // that was woken while `ready` ran checks again.
             if !waiter.woken.load(Ordering::Acquire) || mutant(Mutant::TokenUsedUp) {
                 return None;
             }
@@ -246,7 +248,7 @@ impl WaitQueue {
         // SAFETY: the waiter was listed on this queue above, and no call has taken it off since.
         let was_woken = unsafe { self.awake(waiter) };
         // If a waker chose this waiter, but the wait ends for another reason, the wake-up is passed on. This includes a
-        // condition that held already, because the wake-up may be for a later change.
+        // wait whose condition held already, because the wake-up may be for a later change.
         let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
         if was_woken && !kept {
             self.wake_one();
@@ -254,14 +256,14 @@ impl WaitQueue {
         Some(out)
     }
 
-    /// Takes `waiter` off the list if it is still there. Returns whether a waker had chosen it. The thread that listed
+    /// Takes `waiter` off the list if it is still listed. Returns whether a waker had chosen it. The thread that listed
     /// it calls this after its sleep.
     ///
     /// # Safety
     /// [`begin`](Self::begin) of this queue listed `waiter` and returned `None`, and this is the first call since.
     pub unsafe fn awake(&self, waiter: &Waiter) -> bool {
         let mut list = self.list.lock();
-        // `woken` changes only under the lock, and says whether the waiter is listed.
+        // `woken` changes only under the lock. If it is set, a waker has already taken the waiter off the list.
         if waiter.woken.load(Ordering::Relaxed) {
             return true;
         }
@@ -312,7 +314,7 @@ impl WaitQueue {
         self.wake(usize::MAX)
     }
 
-    // Mostly no thread waits, so this check is inlined and the rest is not.
+    // Mostly no thread waits, so the check for waiters is inlined, and the code that wakes threads is not.
     #[inline(always)]
     fn wake(&self, most: usize) -> usize {
         if !mutant(Mutant::WakeNoFence) {

@@ -1,4 +1,4 @@
-//! Exact execution times: measured at every kernel entry, every kernel exit and every switch, not sampled by ticks.
+//! Exact execution times. They are measured at every kernel entry, kernel exit and switch, instead of sampled by ticks.
 //!
 //! Each value has one writer, the CPU that runs the thread. A reader may see a value that is one step old.
 
@@ -7,21 +7,21 @@ use quire_sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The time that a thread has used, in nanoseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Times {
-    /// In user mode.
+    /// The time in user mode.
     pub user_ns: u64,
-    /// In the kernel, on the thread's behalf.
+    /// The time in the kernel on behalf of the thread.
     pub system_ns: u64,
 }
 
 /// A thread's times in ticks of the machine's counter.
 pub(crate) struct Account {
-    /// When the current stretch of user or system time began.
+    /// The counter's value when the current interval of user or system time began.
     stamp: AtomicU64,
     user: AtomicU64,
     system: AtomicU64,
 }
 
-/// Adds to a value that only the caller writes: no locked instruction.
+/// Adds `by` to a value that only the caller writes, so that no locked instruction is needed.
 #[inline(always)]
 pub(crate) fn bump(value: &AtomicU64, by: u64) {
     value.store(value.load(Relaxed).wrapping_add(by), Relaxed);
@@ -32,24 +32,25 @@ impl Account {
         Account { stamp: AtomicU64::new(0), user: AtomicU64::new(0), system: AtomicU64::new(0) }
     }
 
-    // The stamp is of this CPU, whose clock does not run backwards: `start` sets it anew when a thread moves to another
-    // CPU.
+    // The stamp is always a counter value of the CPU that runs the thread, because `start` sets it at each dispatch. So
+    // the differences below are never negative.
 
-    /// The kernel was entered from user mode: the time since the last stamp was user time.
+    /// Adds the time since the stamp to user time, because the kernel was entered from user mode.
     #[inline(always)]
     pub fn enter_kernel(&self, ticks: u64) {
         bump(&self.user, ticks.wrapping_sub(self.stamp.load(Relaxed)));
         self.stamp.store(ticks, Relaxed);
     }
 
-    /// The CPU is about to leave the kernel for user mode, or to switch threads: the time was system time.
+    /// Adds the time since the stamp to system time, because the CPU is about to return to user mode or to switch
+    /// threads.
     #[inline(always)]
     pub fn cut_system(&self, ticks: u64) {
         bump(&self.system, ticks.wrapping_sub(self.stamp.load(Relaxed)));
         self.stamp.store(ticks, Relaxed);
     }
 
-    /// The thread gets a CPU, in the kernel.
+    /// Sets the stamp, because a CPU begins to run the thread in the kernel.
     #[inline(always)]
     pub fn start(&self, ticks: u64) {
         self.stamp.store(ticks, Relaxed);

@@ -1,46 +1,46 @@
 //! Sends an event to every thread of a table, including threads that are being made.
 //!
-//! A *broadcast* goes through the table. A new thread that enters the table behind the broadcast's position would miss
-//! the event. So its maker checks for broadcasts twice. The first check comes before the making begins, and before the
-//! maker looks for events of its own. The second comes when the new thread can be found in the table. If there was a
-//! broadcast between, the maker takes the new thread back and begins anew. Only broadcasts take a lock or write a
-//! shared line for that.
+//! A *broadcast* walks the table. A new thread that is inserted behind the position of the walk would miss the event.
+//! So its *maker*, the thread that creates it, checks for broadcasts twice. The first check is before the creation
+//! begins, and before the maker checks for events to itself. The second check is after the new thread was inserted in
+//! the table. If there was a broadcast in between, the maker removes the new thread and begins again. Makers only read
+//! the count; only broadcasts write it.
 //!
-//! A broadcast is counted before its first look at the table; the new thread can be found before its maker's last look
-//! at the count. One of the two sees the other.
+//! A broadcast raises the count before it reads the table. A maker inserts the new thread before it reads the count for
+//! the last time. So the broadcast finds the thread, or the maker sees the broadcast.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 
-/// The count of broadcasts that makers compare; see the module.
+/// The count of broadcasts, which makers of threads compare; see the module's documentation.
 pub struct Broadcasts {
-    /// How many broadcasts are under way and, above that, how many were ever begun.
+    /// The low 32 bits count the broadcasts under way, and the high bits count all broadcasts that were begun.
     count: AtomicU64,
 }
 
 const BEGUN: u64 = 1 << 32;
 
-/// A moment at which there was no broadcast, to be compared with a later one.
+/// The value of the count at a moment without a broadcast. [`was_sent_since`](Broadcasts::was_sent_since) compares it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quiet(u64);
 
-/// A broadcast, until it is dropped.
+/// A broadcast that is under way; its drop ends it.
 pub struct Broadcast<'a>(&'a Broadcasts);
 
 impl Broadcasts {
-    /// Without a broadcast.
+    /// A count without a broadcast.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new() -> Self {
         Broadcasts { count: AtomicU64::new(0) }
     }
-    /// Without a broadcast.
+    /// A count without a broadcast.
     #[cfg(any(loom, shuttle))]
     pub fn new() -> Self {
         Broadcasts { count: AtomicU64::new(0) }
     }
 
-    /// Begins a broadcast. The caller then walks the table. The walk meets every thread, or the thread's maker
-    /// begins anew.
+    /// Begins a broadcast. The caller then walks the table. The walk finds every new thread, or the thread's maker
+    /// sees the broadcast and begins again.
     pub fn begin(&self) -> Broadcast<'_> {
         self.count.fetch_add(BEGUN + 1, Ordering::AcqRel);
         if !mutant(Mutant::BroadcastNoFence) {
@@ -49,16 +49,17 @@ impl Broadcasts {
         Broadcast(self)
     }
 
-    /// The first check of a maker, before it looks for events of its own. `None` while there is a broadcast.
+    /// The first check of a maker, before it checks for events to itself. `None` while a broadcast is under way.
     pub fn quiet(&self) -> Option<Quiet> {
         let count = self.count.load(Ordering::Acquire);
         (count.is_multiple_of(BEGUN) || mutant(Mutant::MadeDuringBroadcast)).then_some(Quiet(count))
     }
 
-    /// The second check: whether there was a broadcast since, which the new thread may have missed.
+    /// The second check of a maker: whether a broadcast began since the first check, which the new thread may have
+    /// missed.
     ///
     /// # Requires
-    /// The new thread is in the table, and its maker has taken a lock since.
+    /// The new thread is in the table, and its maker has acquired a lock since the insertion.
     pub fn was_sent_since(&self, quiet: Quiet) -> bool {
         if !mutant(Mutant::MadeNoFence) {
             fence_after_rmw();

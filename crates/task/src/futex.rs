@@ -1,14 +1,16 @@
 //! The futex table: threads that sleep until a word of memory changes.
 //!
 //! A bucket is one cache line: a lock, a count of waiters, and a chain with one node for each *distinct key* that has
-//! waiters. The first waiter of a key stands on that chain; the others hang behind it. So a wake-up visits the keys
-//! that share its bucket and its own waiters, never the waiters of another key.
+//! waiters. The first waiter of a key is on that chain. The other waiters of the key are on a list in the first one. So
+//! a wake-up visits one node for each key of its bucket, and the waiters of its own key only.
 //!
 //! # Why no wake-up is lost
-//! A waiter takes the bucket's lock, raises the count, fences, and only then compares the word. A waker has changed the
-//! word before it calls, fences, and reads the count. So either the waker sees the count and waits for the lock, or the
-//! waiter sees the new word. The waker sets a chosen waiter's `woken` under the lock of its bucket. The waiter then
-//! leaves without that lock, so the waker first takes a counted reference to its thread.
+//! A waiter takes the bucket's lock, raises the count, executes a fence, and only then compares the word. A waker
+//! changes the word before it calls [`FutexTable::wake`], which executes a fence and reads the count. So either the
+//! waker sees the count and takes the lock, or the waiter sees the new word.
+//!
+//! The waker sets `woken` of each chosen waiter under the bucket's lock. The waiter then returns without that lock, and
+//! its thread may exit. So the waker takes a counted reference to the thread before it sets `woken`.
 
 pub mod pi;
 
@@ -24,10 +26,11 @@ use pi::{OfBucket, PiLock};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 
-/// The name of a futex word: the address space and the address if private, the object and the offset if shared.
+/// The key of a futex word: the address space and the address for a private futex, the object and the offset for a
+/// shared one.
 pub type Key = (u64, u64);
 
-/// Every bit: for a wait or a wake without a bitset.
+/// The bitset of a wait or a wake that specifies no bitset: all bits.
 pub const ANY: u32 = !0;
 
 /// How a wait ended.
@@ -43,41 +46,43 @@ pub enum FutexWait {
     Interrupted,
 }
 
-/// Threads woken in one hold of a bucket's lock, which is released between batches.
+/// How many threads are woken at most under one acquisition of a bucket's lock. The lock is released between batches.
 const BATCH: usize = 16;
 
-/// A thread's place in the table while it waits. It may lie on the thread's stack, or in the thread, for threads that
-/// sleep without a stack.
+/// The list node of a waiting thread. It is on the thread's stack, or elsewhere in the thread's memory if the thread
+/// sleeps without a stack.
 pub struct Waiter<M: Machine> {
-    /// On the bucket's chain of keys, or on the list behind its key's first waiter. Guarded, as are `key` and `behind`,
-    /// by the lock of the bucket that `bucket` names.
+    /// The links on the bucket's chain of keys, or on the list `behind` of the first waiter of the key. The lock of the
+    /// bucket with the index `bucket` guards the links, `key` and `behind`.
     links: Links<Waiter<M>>,
     behind: UnsafeCell<List<Hung<M>>>,
     key: Cell<Key>,
-    /// Written by the waiting thread before the waiter is listed, as is `thread`.
+    /// The bitset of the wait. The waiting thread writes it and `thread` before the waiter is listed.
     bits: Cell<u32>,
-    /// The waiting thread's own real-time priority when the wait began; 0 where its class is not real-time. A priority
+    /// The waiting thread's own real-time priority when the wait began; 0 if its class is not real-time. A priority
     /// that the thread inherits does not count.
     urgency: Cell<u8>,
-    /// Alive while this waiter is listed.
+    /// The waiting thread, which is alive while this waiter is listed.
     thread: Cell<Option<NonNull<Thread<M>>>>,
-    /// Written under the locks of both the old and the new bucket.
+    /// The index of the bucket in which the waiter is listed. A requeue writes it under the locks of both the old and
+    /// the new bucket.
     bucket: AtomicUsize,
-    /// No longer listed: a wake-up chose it. Written under the lock; final until the next wait begins.
+    /// A wake-up chose the waiter, so it is no longer listed. Set under the bucket's lock; cleared only when the next
+    /// wait begins.
     woken: AtomicBool,
     /// The waiter is part of a [`pi::PiWaiter`]: no wake-up chooses it, and only [`FutexTable::pi_requeue`] moves it.
     /// Written before the waiter is listed.
     moves: Cell<bool>,
 }
 
-/// A word has both waiters for a lock with priority inheritance and an operation for other waiters.
+/// The error of a plain futex operation on a word that has waiters for a lock with priority inheritance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mixed;
 
 // SAFETY: `begin` writes the cells before the waiter is listed. While it is listed, a thread reaches them only under
 // the lock of the bucket.
 unsafe impl<M: Machine> Sync for Waiter<M> {}
-// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed one in place.
+// SAFETY: a waiter that is not listed is plain data, and the contract of `begin` forbids moving a listed one.
 unsafe impl<M: Machine> Send for Waiter<M> {}
 
 impl<M: Machine> Waiter<M> {
@@ -104,7 +109,7 @@ impl<M: Machine> Default for Waiter<M> {
 }
 
 struct Hung<M>(PhantomData<M>);
-// SAFETY: the one field of links; a waiter is on a chain or behind its first, never both.
+// SAFETY: `links` is the only field with list links. A waiter is on a chain or on a list `behind`, never on both.
 unsafe impl<M: Machine> Adapter for Hung<M> {
     type Node = Waiter<M>;
     fn links(node: &Waiter<M>) -> &Links<Waiter<M>> {
@@ -112,33 +117,34 @@ unsafe impl<M: Machine> Adapter for Hung<M> {
     }
 }
 
-/// The keys of one bucket, and its locks with priority inheritance that have waiters.
+/// The chain of keys of one bucket, and the list of its locks with priority inheritance that have waiters.
 struct Chain<M: Machine> {
     keys: List<Hung<M>>,
     locks: List<OfBucket<M>>,
 }
-// SAFETY: waiters are reached only under the bucket's lock, while they are listed.
+// SAFETY: waiters are accessed only under the bucket's lock, while they are listed.
 unsafe impl<M: Machine> Send for Chain<M> {}
 
 impl<M: Machine> Chain<M> {
     fn first_of(&self, key: Key) -> Option<NonNull<Waiter<M>>> {
-        // SAFETY: a waiter on the chain stays alive until it is taken off, and the bucket's lock is held.
+        // SAFETY: a waiter on the chain stays alive until it is removed, and the bucket's lock is held.
         self.keys.iter().find(|w| unsafe { w.as_ref() }.key.get() == key)
     }
 
     /// The lock with priority inheritance of `key`, if it has waiters.
     fn lock_of(&self, key: Key) -> Option<NonNull<PiLock<M>>> {
-        // SAFETY: a lock on the list stays alive until it is taken off, and the bucket's lock is held.
+        // SAFETY: a lock on the list stays alive until it is removed, and the bucket's lock is held.
         self.locks.iter().find(|lock| unsafe { lock.as_ref() }.key() == key)
     }
 
-    /// Lists `waiter` behind those of its key that are at least as urgent. Where less urgent ones wait too, finding its
-    /// place takes a step for each of the others, which are real-time threads.
+    /// Inserts `waiter` behind the waiters of its key that are at least as urgent. If less urgent waiters wait too, the
+    /// insertion takes a step for each waiter that is at least as urgent. These waiters are real-time threads.
     ///
     /// # Safety
-    /// `waiter` is listed nowhere, its key is set, and it stays until it is taken off.
+    /// `waiter` is on no list, its key is set, and it stays alive and in place until it is removed.
     unsafe fn add(&mut self, waiter: NonNull<Waiter<M>>) {
-        // SAFETY: the caller's word; the waiters of the key are listed, so alive, and guarded by the lock we hold.
+        // SAFETY: the caller vouches for `waiter`. The other waiters of the key are listed, so they are alive, and the
+        // bucket's lock, which guards them, is held.
         unsafe {
             let urgency = waiter.as_ref().urgency.get();
             let Some(first) = self.first_of(waiter.as_ref().key.get()) else {
@@ -162,11 +168,13 @@ impl<M: Machine> Chain<M> {
         }
     }
 
+    /// Removes `waiter` from the chain, or from the list behind the first waiter of its key.
+    ///
     /// # Safety
-    /// `waiter` is listed here.
+    /// `waiter` is listed in this bucket.
     unsafe fn take(&mut self, waiter: NonNull<Waiter<M>>) {
-        // SAFETY: `waiter` is listed here by this function's contract, and each waiter of a key is behind the first or
-        // is the first.
+        // SAFETY: the caller vouches that `waiter` is listed here. Each waiter of a key is the first one, or is on the
+        // list of the first one.
         unsafe {
             let Some(first) = self.first_of(waiter.as_ref().key.get()) else { return };
             if first != waiter {
@@ -182,7 +190,7 @@ impl<M: Machine> Chain<M> {
         }
     }
 
-    /// The waiter of `key` after `after` (from the start: `None`).
+    /// The waiter of `key` after the waiter `after`, or the first one if `after` is `None`. Returns `None` at the end.
     ///
     /// # Safety
     /// `after` is listed under that key.
@@ -201,15 +209,16 @@ impl<M: Machine> Chain<M> {
 
 #[cfg_attr(not(any(loom, shuttle)), repr(C, align(64)))]
 struct Bucket<M: Machine> {
-    /// How many waiters are listed here or about to compare, and how many locks with priority inheritance; zero lets a
-    /// waker skip the lock.
+    /// The number of waiters that are listed here or about to compare, plus the number of locks with priority
+    /// inheritance. At zero a waker need not take the lock.
     waiting: AtomicU32,
     chain: SpinLock<Chain<M>>,
-    /// Guards what the threads of this bucket own and wait for: see [`pi`].
+    /// The thread lock of the threads whose addresses select this bucket. It guards which locks with priority
+    /// inheritance they own and wait for: see [`pi`].
     threads: SpinLock<()>,
 }
 
-/// The table. Its size follows the machine's memory; see [`buckets_for`](FutexTable::buckets_for).
+/// The futex table. [`buckets_for`](FutexTable::buckets_for) computes its size from the size of the machine's memory.
 pub struct FutexTable<M: Machine> {
     buckets: NonNull<Bucket<M>>,
     mask: usize,
@@ -217,7 +226,7 @@ pub struct FutexTable<M: Machine> {
 
 // SAFETY: buckets are shared through their locks and atomics.
 unsafe impl<M: Machine> Send for FutexTable<M> {}
-// SAFETY: a shared table gives buckets, whose parts are atomics and locks.
+// SAFETY: a shared table gives access to buckets only, whose fields are atomics and locks.
 unsafe impl<M: Machine> Sync for FutexTable<M> {}
 
 struct Batch<M: Machine> {
@@ -239,7 +248,8 @@ impl<M: Machine> Batch<M> {
 impl<M: Machine> FutexTable<M> {
     const LINE: () = assert!(cfg!(any(loom, shuttle)) || size_of::<Bucket<M>>() == 64, "a bucket is one cache line");
 
-    /// A sensible number of buckets (a power of two): one for 32 KiB of memory, the minimum of a sleeping process.
+    /// The number of buckets for a machine with `memory` bytes, a power of two. There is one bucket for each 32 KiB,
+    /// which is the least memory that a sleeping process needs. At least 64 and at most 2^20 buckets.
     pub const fn buckets_for(memory: u64) -> usize {
         let wanted = memory / (32 << 10);
         let wanted = if wanted < 64 { 64 } else { wanted };
@@ -252,7 +262,7 @@ impl<M: Machine> FutexTable<M> {
         buckets.next_power_of_two() * size_of::<Bucket<M>>()
     }
 
-    /// The bytes of its memory.
+    /// The size in bytes of the table's memory.
     pub fn table_bytes(&self) -> usize {
         Self::bytes(self.mask + 1)
     }
@@ -279,28 +289,30 @@ impl<M: Machine> FutexTable<M> {
     }
 
     pub(crate) fn index_of(&self, key: Key) -> usize {
-        // Words are four-byte aligned and keys come in runs: multiply and take the high bits.
+        // Futex words are aligned to four bytes, and neighbouring words are used together. So the low bits of keys
+        // differ little: multiply, and use the high bits of the product.
         let mixed = (key.0 ^ key.1.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key.1;
         (mixed.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32) as usize & self.mask
     }
 
     fn bucket(&self, index: usize) -> &Bucket<M> {
-        // SAFETY: masked, hence in bounds; initialised by `new`.
+        // SAFETY: the mask keeps the index in bounds, and `new` has initialised all buckets.
         unsafe { self.buckets.add(index & self.mask).as_ref() }
     }
 
-    /// Whether no bucket counts a waiter.
+    /// Whether the count of waiters of every bucket is zero.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn is_quiet(&self) -> bool {
         (0..=self.mask).all(|i| self.bucket(i).waiting.load(Ordering::Relaxed) == 0)
     }
 
-    /// Sleeps until a wake-up on `key` with a common bit in `bits`, until `deadline` ([`Machine::now`]'s nanoseconds),
-    /// or until `interrupted` returns true. A thread that makes it true also unparks the sleeper.
+    /// Sleeps until a wake-up on `key` with a common bit in `bits`, until `deadline` in nanoseconds of
+    /// [`Machine::now`], or until `interrupted` returns true. A thread that makes `interrupted` return true also
+    /// unparks the sleeper.
     ///
-    /// `check` compares the word: true if it has the expected value. It runs under the bucket's lock, so it must not
-    /// sleep or fault pages in. On its error the wait does not begin; the caller makes the page present and tries
-    /// again.
+    /// `check` compares the word, and returns true if it has the expected value. It runs under the bucket's lock, so it
+    /// must not sleep or fault pages in. If it returns an error, the wait does not begin. The caller then makes the
+    /// page present and tries again.
     pub fn wait<E>(
         &self,
         scheduler: &Scheduler<M>,
@@ -311,12 +323,12 @@ impl<M: Machine> FutexTable<M> {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<FutexWait, E> {
         let waiter = Waiter::new();
-        // SAFETY: it stays on this stack until `end` has returned how the wait ended.
+        // SAFETY: the waiter stays on this stack until `end` has returned how the wait ended.
         if !unsafe { self.begin(scheduler, &waiter, key, bits, check)? } {
             return Ok(FutexWait::Differs);
         }
         loop {
-            // SAFETY: listed above, and the loop ends with the wait.
+            // SAFETY: `begin` returned true above, and the loop ends when `end` returns `Some`.
             match unsafe { self.end(scheduler, &waiter, deadline, interrupted) } {
                 Some(ended) => return Ok(ended),
                 None => scheduler.park(deadline),
@@ -324,15 +336,15 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The first half of [`wait`](Self::wait), for a thread that sleeps without a stack: compares by `check`, and lists
-    /// the calling thread by `waiter`. False if the word differs; then nothing is listed. The thread then calls
-    /// [`end`](Self::end) until the wait has ended, and parks in between.
+    /// Begins a wait; for a thread that sleeps without a stack, which cannot use [`wait`](Self::wait). Compares the
+    /// word by `check`, and lists the calling thread by `waiter`. Returns false, and lists nothing, if the word
+    /// differs. After `true` the thread calls [`end`](Self::end) until the wait has ended, and parks in between.
     ///
     /// # Errors
-    /// Those of `check`; nothing is listed.
+    /// The errors of `check`; then `waiter` is not listed.
     ///
     /// # Safety
-    /// `waiter` is listed nowhere. After `true` it stays alive and in place until `end` returns how the wait ended.
+    /// `waiter` is on no list. After `true` it stays alive and in place until `end` returns `Some`.
     pub unsafe fn begin<E>(
         &self,
         scheduler: &Scheduler<M>,
@@ -350,11 +362,12 @@ impl<M: Machine> FutexTable<M> {
         waiter.bucket.store(index, Ordering::Relaxed);
         waiter.woken.store(false, Ordering::Relaxed);
         waiter.moves.set(false);
-        // SAFETY: the caller's word is that of this function.
+        // SAFETY: the contract of `list` is that of this function.
         unsafe { self.list(waiter, index, check) }
     }
 
-    /// Compares by `check`, and lists `waiter`, whose fields are set, in the bucket `index`.
+    /// Compares the word by `check`, and lists `waiter`, whose fields are set, in the bucket with this index. Returns
+    /// false, and lists nothing, if the word differs.
     ///
     /// # Safety
     /// As [`begin`](Self::begin).
@@ -373,7 +386,7 @@ impl<M: Machine> FutexTable<M> {
         }
         match early.unwrap_or_else(check) {
             Ok(true) => {
-                // SAFETY: the caller vouches that it is listed nowhere and stays in place until it is taken off.
+                // SAFETY: the caller vouches that the waiter is on no list and stays in place until it is removed.
                 unsafe { chain.add(NonNull::from(waiter)) };
                 Ok(true)
             }
@@ -384,8 +397,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// How the calling thread's wait ended, by the `waiter` that [`begin`](Self::begin) listed; `None` if it goes on.
-    /// After `Some` the waiter is not listed any more.
+    /// Checks whether the calling thread's wait has ended, and how; `None` if it has not. [`begin`](Self::begin) has
+    /// listed `waiter` before. After `Some` it is no longer listed.
     ///
     /// # Safety
     /// `begin` of this table returned true for `waiter`, and no call since has returned `Some`.
@@ -409,13 +422,14 @@ impl<M: Machine> FutexTable<M> {
         if waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::LeaveThoughChosen) {
             return Some(FutexWait::Woken);
         }
-        // SAFETY: not woken, so listed, in the bucket that is locked.
+        // SAFETY: `woken` is not set, so the waiter is still listed, in the bucket that is locked.
         unsafe { chain.take(NonNull::from(waiter)) };
         bucket.waiting.fetch_sub(1, Ordering::Relaxed);
         Some(ended)
     }
 
-    // Locks the bucket of the caller's own waiter. A requeue may move the waiter until the bucket is locked.
+    // Locks the bucket of the caller's own waiter. The loop is needed because a requeue may move the waiter to another
+    // bucket before this thread acquires the lock.
     fn lock_of(&self, waiter: &Waiter<M>) -> (&Bucket<M>, SpinGuard<'_, Chain<M>>) {
         loop {
             let index = waiter.bucket.load(Ordering::Acquire);
@@ -427,18 +441,19 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`: the most urgent first,
-    /// and of those the longest waiting. The caller has changed the word before. Returns how many.
+    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`. The most urgent threads are
+    /// woken first; among equals the longest waiting. The caller has changed the word before. Returns how many were
+    /// woken.
     ///
     /// # Errors
-    /// [`Mixed`] if threads wait there for a lock with priority inheritance, or to be moved to one.
+    /// [`Mixed`] if a thread waits on `key` for a lock with priority inheritance, or waits to be moved to such a lock.
     pub fn wake(&self, scheduler: &Scheduler<M>, key: Key, most: usize, bits: u32) -> Result<usize, Mixed> {
         if !mutant(Mutant::WakeNoFence) {
             fence_full();
         }
         let bucket = self.bucket(self.index_of(key));
         let mut woken = 0;
-        // A thread that queues itself while the lock is free between two batches may be woken too: no harm.
+        // A thread that begins to wait between two batches, while the lock is free, may be woken too. That is harmless.
         while woken < most && bucket.waiting.load(Ordering::Acquire) != 0 {
             let mut batch = Batch::new();
             let chosen = self.choose(bucket, &mut bucket.chain.lock(), key, bits, most - woken, &mut batch);
@@ -453,9 +468,10 @@ impl<M: Machine> FutexTable<M> {
         Ok(woken)
     }
 
-    /// Compares by `check`, as in [`wait`](Self::wait). If the word is equal, wakes up to `wake` threads that wait on
-    /// `from`, and moves up to `requeue` of the rest to `to`. Returns both numbers, or `None` where the word differed.
-    /// The inner error is that of [`wake`](Self::wake).
+    /// Wakes threads that wait on `from`, and moves other waiters from `from` to `to`, if the word has the expected
+    /// value. `check` compares the word, as in [`wait`](Self::wait). At most `wake` threads are woken, and at most
+    /// `requeue` are moved. Returns both numbers, or `None` if the word differed. The inner error is that of
+    /// [`wake`](Self::wake).
     #[allow(clippy::too_many_arguments)]
     pub fn requeue<E>(
         &self,
@@ -490,7 +506,9 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Locks the chains of buckets `a` and `b`, which may be the same. Their ranks are equal: the lower index is first.
+    /// Locks the chains of the buckets `a` and `b`, which may be the same. The lock with the lower index is acquired
+    /// first, because both locks have the same rank. Returns the guard of `a`, and the guard of `b` if `b` is another
+    /// bucket.
     fn lock_both(&self, a: usize, b: usize) -> (SpinGuard<'_, Chain<M>>, Option<SpinGuard<'_, Chain<M>>>) {
         let low = self.bucket(a.min(b)).chain.lock();
         let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());
@@ -501,7 +519,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Takes up to a batch, and `most`, of matching waiters off and marks them woken.
+    /// Removes waiters of `key` with a bit in common with `bits`, and marks them as woken. At most `most` waiters, and
+    /// at most a batch, are chosen. Their threads are added to `out`.
     fn choose(
         &self,
         bucket: &Bucket<M>,
@@ -533,7 +552,7 @@ impl<M: Machine> FutexTable<M> {
                     let early = mutant(Mutant::WokenBeforeReference);
                     if early {
                         waiter.woken.store(true, Ordering::Release);
-                        // The waiter may have returned by the next step.
+                        // The waiter may have returned before the next statement.
                         quire_sync::hooks::relax();
                     }
                     out.threads[out.len] = Some(thread.as_ref().to_ref());
@@ -548,7 +567,8 @@ impl<M: Machine> FutexTable<M> {
         Ok(())
     }
 
-    /// Moves up to `most` waiters of `from` to `to`; `target` is `None` where both are in one bucket.
+    /// Moves up to `most` waiters of `from` to `to`, and returns how many. `target` is `None` if both keys are in one
+    /// bucket.
     fn transfer(
         &self,
         source: &mut Chain<M>,
@@ -563,7 +583,7 @@ impl<M: Machine> FutexTable<M> {
             && from != to
             && let Some(node) = source.first_of(from)
         {
-            // SAFETY: listed, so alive; both buckets are locked.
+            // SAFETY: the waiter is listed, so it is alive, and both buckets are locked.
             unsafe {
                 let waiter = node.as_ref();
                 if waiter.moves.get() {

@@ -1,11 +1,11 @@
-//! Process groups and sessions: a number and the members, linked through the members themselves.
+//! Process groups and sessions: a number, and a list of members whose links are in the members.
 
 use crate::list::{Adapter, List};
 use core::ptr::NonNull;
 use quire_sync::{Rank, SpinLock};
 
-/// A numbered set of members. `A` selects the links that a member uses, so a process can be in a group and in a session
-/// at once.
+/// A numbered set of members. The adapter `A` selects the links of a member that the set uses. So a process can be in a
+/// group and in a session.
 pub struct Group<A: Adapter> {
     id: u32,
     members: SpinLock<Members<A>>,
@@ -15,7 +15,7 @@ struct Members<A: Adapter> {
     list: List<A>,
     len: usize,
 }
-// SAFETY: members are reached under the lock, while they belong to the group; they are shared, hence `Sync`.
+// SAFETY: members are accessed under the lock, while they belong to the group. They are shared, hence the bound `Sync`.
 unsafe impl<A: Adapter> Send for Members<A> where A::Node: Sync {}
 
 impl<A: Adapter> Group<A> {
@@ -29,17 +29,17 @@ impl<A: Adapter> Group<A> {
         self.id
     }
 
-    /// How many members it has.
+    /// How many members the group has.
     pub fn len(&self) -> usize {
         self.members.lock().len
     }
 
-    /// Whether it has no member.
+    /// Whether the group has no members.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds a member, at the end.
+    /// Adds a member at the end of the list.
     ///
     /// # Safety
     /// `member` is in no group of this kind, and stays in place until it has left.
@@ -50,7 +50,7 @@ impl<A: Adapter> Group<A> {
         members.len += 1;
     }
 
-    /// Takes a member out; true where it was the last.
+    /// Removes a member. Returns true if it was the last one.
     ///
     /// # Safety
     /// `member` is in this group.
@@ -62,11 +62,11 @@ impl<A: Adapter> Group<A> {
         members.len == 0
     }
 
-    /// Calls `f` with each member, until it returns false. Joins and leaves wait meanwhile, so `f` must not sleep.
+    /// Calls `f` with each member, until it returns false. The group's spin lock is held, so `f` must not sleep.
     pub fn for_each(&self, mut f: impl FnMut(&A::Node) -> bool) {
         let members = self.members.lock();
         for member in members.list.iter() {
-            // SAFETY: a member stays alive until it has left, which takes the lock that is held here.
+            // SAFETY: a member stays alive until it has left the group, for which it needs the lock that is held here.
             if !f(unsafe { member.as_ref() }) {
                 return;
             }

@@ -1,15 +1,16 @@
-//! The table of process ids: numbers for threads, process groups and sessions, all from one space. A session only holds
-//! its number; lookups by number find threads and groups.
+//! The table of process ids: one number space for threads, process groups and sessions. A lookup by number finds a
+//! thread or a group. A session only holds its number.
 //!
-//! A number is in use as long as something *holds* it: a thread, a group or a session by that number. A lookup takes no
-//! lock of the table. Each name is one word, whose lowest bit locks it while a reader takes its own reference.
+//! A number is in use as long as a thread, a group or a session with that number *holds* it. A lookup takes no lock of
+//! the table. Each slot has a word for the thread and a word for the group that the number names. The lowest bit of
+//! such a word is a lock, which a reader holds while it takes a reference.
 //!
-//! Numbers are handed out in rising order. Released numbers are queued and reused, oldest first, only when 4,096 others
-//! wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches. The table
-//! grows by pages with the numbers in use.
+//! Numbers are allocated in rising order. Released numbers are queued, and are reused, oldest first, only when 4,096
+//! others wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches.
+//! The table grows by pages with the numbers in use.
 //!
-//! Numbers above a *limit* are not handed out. Those that are in use stay so. A returned one is set aside until the
-//! limit rises.
+//! Numbers above a *limit* are not allocated. Numbers in use remain in use, also above the limit. When a number above
+//! the limit is released, it is set aside until the limit rises.
 
 use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
@@ -18,23 +19,24 @@ use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use quire_sync::hooks::{preempt_off, relax};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
-/// Returned numbers that wait before the oldest is used again.
+/// How many returned numbers must wait before the oldest one is reused.
 const DELAY: usize = 4096;
-/// How many numbers a CPU takes or returns at once. Few, so that numbers rise about as processes are born; enough that
-/// CPUs that fork all the time seldom meet at the depot.
+/// How many numbers a CPU takes from the depot (the numbers that all CPUs share), or returns to it, at once. The batch
+/// is small, so that numbers rise roughly in the order of forks. It is large enough that CPUs that fork all the time
+/// rarely contend for the depot.
 const BATCH: usize = 32;
-/// Bytes of the piece by which the table grows.
+/// The size in bytes of a chunk, by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
-/// Bytes of the table for each number.
+/// The size in bytes of the slot of a number.
 pub const SLOT_BYTES: usize = size_of::<Slot>();
 const PER_CHUNK: usize = CHUNK_BYTES / SLOT_BYTES;
 
-/// Why there is no number.
+/// Why a number could not be allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdError {
-    /// All are in use.
+    /// All numbers up to the limit are in use.
     Exhausted,
-    /// The table had to grow and there was no memory.
+    /// The table had to grow, and there was no memory.
     OutOfMemory,
 }
 
@@ -48,13 +50,13 @@ impl core::fmt::Display for IdError {
 }
 impl core::error::Error for IdError {}
 
-/// The names of one number: pointers whose lowest bit is a lock. Each slot has its own cache line, because different
-/// CPUs may reuse neighbouring numbers.
+/// The slot of one number: pointers to the thread and the group that it names; their lowest bit is a lock. Each slot
+/// has its own cache line, because different CPUs may reuse neighbouring numbers.
 #[repr(align(64))]
 struct Slot {
     thread: AtomicUsize,
     group: AtomicUsize,
-    /// How many holders the number has. 0: free.
+    /// How many holders the number has. At 0 the number is free.
     holds: AtomicU32,
     /// The next of the returned numbers; guarded by the depot's lock.
     next: AtomicU32,
@@ -62,7 +64,7 @@ struct Slot {
 
 const LOCKED: usize = 1;
 
-/// Numbers on their way out of or into the table, on one CPU.
+/// One CPU's cache of numbers: numbers to allocate, and released numbers that are not yet returned to the depot.
 struct Magazine {
     ready: [u32; BATCH],
     ready_len: usize,
@@ -70,19 +72,19 @@ struct Magazine {
     returned_len: usize,
 }
 
-/// Opaque: one a CPU, in [`IdTable::new`]'s memory.
+/// The numbers that one CPU caches. An opaque type, stored in the memory of [`IdTable::new`].
 pub struct CpuIds(SpinLock<Magazine>);
 
 struct Depot {
-    /// Chunks that are there.
+    /// The number of chunks that were allocated.
     chunks: usize,
-    /// Returned numbers, oldest first.
+    /// Returned numbers that wait to be reused, oldest first.
     waiting: Queue,
-    /// Returned numbers above the limit.
+    /// Returned numbers above the limit, which are not reused until the limit rises.
     aside: Queue,
 }
 
-/// Numbers that are linked by [`Slot::next`]; 0: none.
+/// A queue of numbers, which are linked by [`Slot::next`]. The number 0 means none.
 #[derive(Default)]
 struct Queue {
     first: u32,
@@ -93,36 +95,38 @@ struct Queue {
 /// The fields that CPUs share.
 struct Shelf {
     depot: SpinLock<Depot>,
-    /// The lowest number that was never handed out. Written under the lock; a listing reads it without.
+    /// The lowest number that was never allocated. Written under the lock of `depot`; `next_thread` reads it without
+    /// the lock.
     fresh: AtomicU32,
 }
 
 /// The result of a request to refill a magazine.
 #[derive(PartialEq, Eq)]
 enum Refill {
-    /// Numbers, or none yet: the caller asks again.
+    /// The magazine may have numbers now. If it has none, the caller requests a refill again.
     Done,
     /// The table must grow first.
     Grow,
 }
 
-/// Numbers that one hold of the depot's lock sets aside at most.
+/// The most numbers above the limit that are set aside under one acquisition of the depot's lock.
 const ASIDE_BATCH: usize = 4 * BATCH;
 
-/// The table: numbers 1 to `max`, naming threads `T` and groups `G`, which their owners place.
+/// The table of the numbers 1 to `max`, which name threads `T` and groups `G`. The caller allocates the threads and
+/// groups; the table only points to them.
 pub struct IdTable<T, G> {
     chunks: NonNull<AtomicPtr<Slot>>,
     max: u32,
-    /// The highest number that is handed out.
+    /// The highest number that may be allocated.
     limit: AtomicU32,
     cpus: PerCpu<CpuIds>,
-    /// On cache lines of its own, because every allocation reads the fields before it.
+    /// The shared fields, on separate cache lines, because every allocation reads the fields above.
     shelf: CachePadded<Shelf>,
-    /// Names these, owns none.
+    /// The table names `T` and `G`, and owns neither.
     _names: PhantomData<fn() -> (T, G)>,
 }
 
-// SAFETY: slots are atomics; the things that they name are shared with every reader, hence `Sync`.
+// SAFETY: slots are atomics. The named threads and groups are shared with every reader, hence the bound `Sync`.
 unsafe impl<T: Sync, G: Sync> Send for IdTable<T, G> {}
 // SAFETY: a shared table gives references to the named `T` and `G`, which are `Sync`, and its slots are atomics.
 unsafe impl<T: Sync, G: Sync> Sync for IdTable<T, G> {}
@@ -146,37 +150,37 @@ impl<T, G> IdTable<T, G> {
         let chunks = memory.cast::<AtomicPtr<Slot>>();
         record::own(memory.as_ptr(), Self::directory_bytes(max), "id-directory");
         for i in 0..max as usize / PER_CHUNK + 1 {
-            // SAFETY: within the directory's part of the memory.
+            // SAFETY: the element is in the directory's part of the memory.
             unsafe { chunks.add(i).write(AtomicPtr::new(core::ptr::null_mut())) };
         }
         let empty = |_| {
             let m = Magazine { ready: [0; BATCH], ready_len: 0, returned: [0; BATCH], returned_len: 0 };
             CpuIds(SpinLock::new(Rank::IDS, m))
         };
-        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is
-        // padded to 128.
+        // SAFETY: the memory behind the directory has `PerCpu::bytes(cpus)` bytes. It is aligned, because the directory
+        // is padded to a multiple of 128 bytes.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
         let depot = Depot { chunks: 0, waiting: Queue::default(), aside: Queue::default() };
         let shelf = Shelf { depot: SpinLock::new(Rank::ID_DEPOT, depot), fresh: AtomicU32::new(1) };
         IdTable { chunks, max, limit: AtomicU32::new(max), cpus, shelf: CachePadded(shelf), _names: PhantomData }
     }
 
-    /// The highest number that is handed out.
+    /// The highest number that may be allocated.
     pub fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// The highest number that the table has room for.
+    /// The highest number for which the table has room.
     pub fn max(&self) -> u32 {
         self.max
     }
 
-    /// Hands out no numbers above `limit` from now on; at most [`max`](Self::max). An allocation that is under way may
-    /// still use the old limit.
+    /// Sets the highest number that may be allocated; a value above [`max`](Self::max) is lowered to it. A concurrent
+    /// allocation may still use the old limit.
     pub fn set_limit(&self, limit: u32) {
         let mut depot = self.shelf.depot.lock();
         self.limit.store(limit.min(self.max), Ordering::Relaxed);
-        // Those that are still above it are set aside again.
+        // All numbers that were set aside wait again. `refill` sets numbers above the new limit aside again.
         let aside = core::mem::take(&mut depot.aside);
         self.append(&mut depot.waiting, aside);
     }
@@ -185,13 +189,13 @@ impl<T, G> IdTable<T, G> {
         if id == 0 || id > self.max {
             return None;
         }
-        // SAFETY: in bounds of the directory.
+        // SAFETY: `id` is at most `max`, so the index is in bounds of the directory.
         let chunk = unsafe { self.chunks.add(id as usize / PER_CHUNK).as_ref() }.load(Ordering::Acquire);
-        // SAFETY: a chunk that is there is initialised and stays.
+        // SAFETY: a chunk in the directory is initialised, and is never freed.
         NonNull::new(chunk).map(|c| unsafe { c.add(id as usize % PER_CHUNK).as_ref() })
     }
 
-    /// Puts the numbers of `more` behind those of `queue`, whose lock the caller holds.
+    /// Appends the numbers of `more` to `queue`. The caller holds the depot's lock.
     fn append(&self, queue: &mut Queue, more: Queue) {
         if more.len == 0 {
             return;
@@ -204,7 +208,7 @@ impl<T, G> IdTable<T, G> {
         queue.len += more.len;
     }
 
-    /// The oldest number of `queue`, whose lock the caller holds.
+    /// Removes and returns the oldest number of `queue`. The caller holds the depot's lock.
     fn take_first(&self, queue: &mut Queue) -> Option<u32> {
         queue.len = queue.len.checked_sub(1)?;
         let id = queue.first;
@@ -215,8 +219,9 @@ impl<T, G> IdTable<T, G> {
         Some(id)
     }
 
-    /// A number that names nothing yet, held once. Where the table must grow, `grow` returns [`CHUNK_BYTES`], aligned
-    /// to 64. It is called without a lock, and its memory is kept for ever.
+    /// Allocates a number, which names nothing yet and has one holder. If the table must grow, `grow` returns
+    /// [`CHUNK_BYTES`] bytes of memory, aligned to 64, or `None` if there is no memory. `grow` is called without a
+    /// lock, and the table never frees its memory.
     pub fn allocate(&self, grow: &mut dyn FnMut() -> Option<NonNull<u8>>) -> Result<u32, IdError> {
         loop {
             let got = {
@@ -250,12 +255,13 @@ impl<T, G> IdTable<T, G> {
                     holds: AtomicU32::new(0),
                     next: AtomicU32::new(0),
                 };
-                // SAFETY: the memory that `grow` gave.
+                // SAFETY: within the memory that `grow` returned.
                 unsafe { chunk.add(i).write(slot) };
             }
             let mut depot = self.shelf.depot.lock();
             if depot.chunks <= self.max as usize / PER_CHUNK {
-                // SAFETY: in bounds of the directory. Where two grew at once, the second piece serves the next numbers.
+                // If two CPUs grow the table at the same time, the second chunk is for the next numbers.
+                // SAFETY: in bounds of the directory, by the condition above.
                 unsafe { self.chunks.add(depot.chunks).as_ref() }.store(chunk.as_ptr(), Ordering::Release);
                 depot.chunks += 1;
             }
@@ -282,7 +288,7 @@ impl<T, G> IdTable<T, G> {
                 }
                 id
             } else if !exhausted && (fresh as usize) < depot.chunks * PER_CHUNK {
-                // Batches begin at multiples of the batch size, so they fit the chunks of the table.
+                // A batch ends at a multiple of the batch size, so that no batch crosses the end of a chunk.
                 if mine.ready_len > 0 && (fresh as usize).is_multiple_of(BATCH) {
                     break;
                 }
@@ -291,7 +297,7 @@ impl<T, G> IdTable<T, G> {
             } else if mine.ready_len > 0 {
                 break;
             } else if exhausted {
-                // The numbers that this CPU itself has to return are the last resort.
+                // As the last resort, reuse a number that this CPU has released and not yet returned to the depot.
                 let returned = &mine.returned[..mine.returned_len];
                 let at = returned.iter().rposition(|id| *id <= limit).ok_or(IdError::Exhausted)?;
                 let id = mine.returned[at];
@@ -307,7 +313,7 @@ impl<T, G> IdTable<T, G> {
         Ok(Refill::Done)
     }
 
-    /// Adds a holder of `id`, which the caller knows to be held.
+    /// Adds a holder of `id`, which has at least one holder already.
     pub fn hold(&self, id: u32) {
         if let Some(slot) = self.slot(id) {
             if mutant(Mutant::HoldNotAtomic) {
@@ -318,7 +324,7 @@ impl<T, G> IdTable<T, G> {
         }
     }
 
-    /// Removes a holder; the last one frees the number. True where it did.
+    /// Removes a holder of `id`, and frees the number if it was the last one. Returns whether the number was freed.
     pub fn release(&self, id: u32) -> bool {
         let Some(slot) = self.slot(id) else { return false };
         if slot.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -329,7 +335,8 @@ impl<T, G> IdTable<T, G> {
         true
     }
 
-    /// Returns a number that is free.
+    /// Puts a free number in the CPU's magazine. If the magazine is full, returns its released numbers to the depot,
+    /// which all CPUs share.
     fn give_back(&self, mine: &mut Magazine, id: u32) {
         mine.returned[mine.returned_len] = id;
         mine.returned_len += 1;
@@ -342,17 +349,17 @@ impl<T, G> IdTable<T, G> {
         }
     }
 
-    /// Makes `id` name a thread, or none. When it returns, no lookup uses the old one.
+    /// Makes `id` name a thread, or none. When the function returns, no lookup uses the old thread.
     pub fn set_thread(&self, id: u32, thread: Option<NonNull<T>>) {
         self.set(id, |s| &s.thread, thread);
     }
-    /// Makes `id` name a process group, or none. When it returns, no lookup uses the old one.
+    /// Makes `id` name a process group, or none. When the function returns, no lookup uses the old group.
     pub fn set_group(&self, id: u32, group: Option<NonNull<G>>) {
         self.set(id, |s| &s.group, group);
     }
 
-    /// Calls `f` with the thread that `id` names. The name stays until `f` returns; `f` only takes a reference and must
-    /// not sleep.
+    /// Calls `f` with the thread that `id` names; `None` if it names no thread. The name does not change until `f`
+    /// returns. `f` only takes a reference, and must not sleep.
     pub fn thread<R>(&self, id: u32, f: impl FnOnce(&T) -> R) -> Option<R> {
         self.with(id, |s| &s.thread, f)
     }
@@ -361,8 +368,8 @@ impl<T, G> IdTable<T, G> {
         self.with(id, |s| &s.group, f)
     }
 
-    /// The lowest number at or above `from` that names a thread: the step of a listing of all threads. It takes no
-    /// lock, so that it can be preempted in a long gap.
+    /// The lowest number at or above `from` that names a thread. A listing of all threads calls it repeatedly. It takes
+    /// no lock, so that it can be preempted during a long search.
     pub fn next_thread(&self, from: u32) -> Option<u32> {
         let end = self.shelf.fresh.load(Ordering::Acquire);
         (from.max(1)..end).find(|id| self.slot(*id).is_some_and(|s| s.thread.load(Ordering::Relaxed) & !LOCKED != 0))
@@ -383,7 +390,8 @@ impl<T, G> IdTable<T, G> {
         let _pinned = preempt_off();
         let value =
             if mutant(Mutant::LookupUnlocked) { word.load(Ordering::Acquire) & !LOCKED } else { lock_word(word) };
-        // SAFETY: named, and it cannot cease to be while the word is locked.
+        // SAFETY: the word names the object, which its owner frees only after `set` has changed the word. `set` waits
+        // for the lock bit.
         let found = NonNull::new(value as *mut N).map(|n| f(unsafe { n.as_ref() }));
         if !mutant(Mutant::LookupUnlocked) {
             word.store(value, Ordering::Release);
@@ -392,7 +400,7 @@ impl<T, G> IdTable<T, G> {
     }
 }
 
-/// Locks a word; returns its value without the lock bit. Preemption is off.
+/// Locks a name word, and returns its value without the lock bit. The caller has disabled preemption.
 fn lock_word(word: &AtomicUsize) -> usize {
     loop {
         let value = word.load(Ordering::Relaxed) & !LOCKED;
@@ -602,7 +610,7 @@ mod tests {
         ]
     }
 
-    /// The model's knowledge of a number in use.
+    /// The expected state of a number in use.
     #[derive(Default)]
     struct Known {
         holds: u32,

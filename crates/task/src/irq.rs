@@ -1,16 +1,16 @@
-//! Locks that interrupt handlers take too: they mask interrupts around a spin lock.
+//! Locks that interrupt handlers acquire too. Such a lock is a spin lock that masks interrupts while it is held.
 
 use crate::machine::{Irq, Machine};
 use core::ops::{Deref, DerefMut};
 use quire_sync::hooks::{PreemptOff, preempt_off};
 use quire_sync::{Rank, SpinGuard, SpinLock};
 
-/// Masks interrupts on this CPU until it is dropped. A preemption that became due meanwhile happens then, unless
-/// something else forbids it, because the preemption guard is dropped after interrupts are restored.
+/// Masks interrupts on this CPU until it is dropped. A preemption that became due in the meantime happens at the drop,
+/// because the preemption guard is dropped after interrupts are restored.
 pub struct Masked<'a, M: Machine> {
     machine: &'a M,
     was: Irq,
-    // Declared, hence dropped, after `drop` has restored interrupts.
+    // A field is dropped after `drop` has run, so preemption is enabled after interrupts are restored.
     _preempt: PreemptOff,
 }
 
@@ -30,38 +30,38 @@ impl<M: Machine> Drop for Masked<'_, M> {
     }
 }
 
-/// A value that interrupt handlers reach as well.
+/// A lock of a value that interrupt handlers access too.
 pub struct IrqLock<T>(SpinLock<T>);
 
 impl<T> IrqLock<T> {
-    /// A lock at `rank` of the one lock order.
+    /// An unlocked lock with this rank in the lock order.
     pub fn new(rank: Rank, value: T) -> Self {
         IrqLock(SpinLock::new(rank, value))
     }
 
-    /// Masks interrupts and takes the lock.
+    /// Masks interrupts and acquires the lock.
     #[inline]
     pub fn lock<'a, M: Machine>(&'a self, machine: &'a M) -> IrqGuard<'a, T, M> {
         let masked = Masked::new(machine);
         IrqGuard { guard: self.0.lock(), _masked: masked }
     }
 
-    /// Takes the lock where interrupts are masked already, and stay so until after the guard is gone.
+    /// Acquires the lock. The caller has masked interrupts, and keeps them masked until after the guard is dropped.
     #[inline]
     pub(crate) fn lock_masked(&self) -> SpinGuard<'_, T> {
         self.0.lock()
     }
 
-    /// As [`lock_masked`](Self::lock_masked), if the lock is free.
+    /// As [`lock_masked`](Self::lock_masked), but returns `None` if the lock is held.
     #[inline]
     pub(crate) fn try_lock_masked(&self) -> Option<SpinGuard<'_, T>> {
         self.0.try_lock()
     }
 }
 
-/// Holds an [`IrqLock`].
+/// The guard of an [`IrqLock`], which releases the lock when it is dropped.
 pub struct IrqGuard<'a, T, M: Machine> {
-    // Dropped first: the lock is free before interrupts come back.
+    // Declared first, so dropped first: the lock is released before interrupts are restored.
     guard: SpinGuard<'a, T>,
     _masked: Masked<'a, M>,
 }

@@ -1,20 +1,21 @@
 //! Threads and time: run queues, timers, futexes, process ids.
 //!
 //! # Principles
-//! - **State is per CPU.** Each CPU has a run queue, a timer wheel and a current thread. Another CPU touches them only
-//!   to queue a thread, to steal one when it is idle, or to cancel a timer.
-//! - **Everything is O(1)**: queueing at both ends, arming and cancelling, waking one of a hundred thousand sleepers,
-//!   allocating and finding an id. Nothing is sized by a limit on processes. Only users with runnable threads on one
-//!   CPU are compared, in steps logarithmic in their number.
-//! - **No heap, no statics, no architecture.** Owners place threads, timers, waiters and group members; this crate only
-//!   links them. Tables live in memory that the caller hands over. The hardware is behind the [`Machine`] trait.
+//! - **State is per CPU.** Each CPU has a run queue, a timer wheel and a current thread. Another CPU accesses them only
+//!   to queue a thread, to take a waiting thread when it is idle, or to cancel a timer.
+//! - **All operations are O(1)**: queueing a thread, arming and cancelling a timer, waking one of a hundred thousand
+//!   sleepers, allocating and finding an id. No table's size is a limit on processes. The one exception is the choice
+//!   among users with runnable threads on one CPU. It takes steps logarithmic in the number of these users.
+//! - **No heap, no statics, no architecture.** The caller allocates threads, timers, waiters and group members; this
+//!   crate only links them. Tables are in memory that the caller provides. The hardware is behind the [`Machine`]
+//!   trait.
 //! - **No wake-up is lost.** [`Scheduler::unpark`] leaves a token if its thread has not parked yet, and a futex waiter
-//!   is counted before its word is compared. Both protocols have a model beside them (`models`).
+//!   is counted before its word is compared. Both protocols have models (`models`).
 //!
 //! # Where to start reading
 //! Begin with [`Scheduler::park`], then `switch_from` in the same file (how a CPU switches threads). Then read
 //! `scheduler/share` (which thread is next), `scheduler/place` (the CPU of a woken thread), [`thread`], [`timer`] and
-//! [`futex`]. `tests/parallel` is a whole machine in two hundred lines.
+//! [`futex`]. `tests/parallel` is a whole simulated machine in a few hundred lines.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

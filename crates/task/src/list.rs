@@ -1,4 +1,4 @@
-//! Intrusive doubly linked lists: the links are in the nodes, every operation is O(1), nothing is allocated.
+//! Intrusive doubly linked lists. The links are in the nodes, so no memory is allocated. Every operation is O(1).
 //!
 //! A node may be on several lists at once through several [`Links`]; an [`Adapter`] selects the links that a list uses.
 
@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::record;
 
-/// A node's place on one list. Guarded by the lock of the list.
+/// A node's links on one list. Guarded by the lock of the list.
 pub struct Links<T> {
     next: Cell<Option<NonNull<T>>>,
     prev: Cell<Option<NonNull<T>>>,
@@ -48,7 +48,7 @@ unsafe impl<T> Sync for Links<T> {}
 /// Selects the links of a node for one kind of list.
 ///
 /// # Safety
-/// `links` must return the same field of the node at all times, used by no other adapter.
+/// `links` must always return the same field of the node, and no other adapter may use that field.
 pub unsafe trait Adapter {
     /// The type of the nodes.
     type Node;
@@ -56,14 +56,14 @@ pub unsafe trait Adapter {
     fn links(node: &Self::Node) -> &Links<Self::Node>;
 }
 
-/// A list. Its owner guards it, and the links of the nodes on it.
+/// A list. The list's owner guards the list and the links of the nodes on it.
 pub struct List<A: Adapter> {
     first: Option<NonNull<A::Node>>,
     last: Option<NonNull<A::Node>>,
     _adapter: PhantomData<A>,
 }
 
-// SAFETY: a list only holds pointers; its users argue for the nodes.
+// SAFETY: a list only holds pointers. The callers of its unsafe functions vouch for the nodes.
 unsafe impl<A: Adapter> Send for List<A> where A::Node: Sync {}
 
 impl<A: Adapter> List<A> {
@@ -98,7 +98,7 @@ impl<A: Adapter> List<A> {
         links.next.get()
     }
 
-    /// Puts `node` in front.
+    /// Inserts `node` at the front.
     ///
     /// # Safety
     /// `node` is on no list of this adapter, and stays alive and in place while it is on this one.
@@ -116,7 +116,7 @@ impl<A: Adapter> List<A> {
         self.first = Some(node);
     }
 
-    /// Puts `node` at the end.
+    /// Appends `node` at the end.
     ///
     /// # Safety
     /// As [`push_front`](Self::push_front).
@@ -134,13 +134,13 @@ impl<A: Adapter> List<A> {
         self.last = Some(node);
     }
 
-    /// Puts `node` behind `after`; in front (`None`).
+    /// Inserts `node` after the node `after`, or at the front if `after` is `None`.
     ///
     /// # Safety
     /// As [`push_front`](Self::push_front), and `after` is on this list.
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn insert_after(&mut self, after: Option<NonNull<A::Node>>, node: NonNull<A::Node>) {
-        // SAFETY: this function's contract is that of the others. Nodes on a list are alive.
+        // SAFETY: the contract of `push_front` and `push_back` is that of this function. Nodes on a list are alive.
         unsafe {
             let Some(after) = after else { return self.push_front(node) };
             let Some(next) = A::links(after.as_ref()).next.get() else { return self.push_back(node) };
@@ -152,7 +152,7 @@ impl<A: Adapter> List<A> {
         }
     }
 
-    /// Takes the first node off.
+    /// Removes and returns the first node; `None` if the list is empty.
     #[cfg_attr(recording, track_caller)]
     pub fn pop_front(&mut self) -> Option<NonNull<A::Node>> {
         let node = self.first?;
@@ -161,7 +161,7 @@ impl<A: Adapter> List<A> {
         Some(node)
     }
 
-    /// Takes `node` off.
+    /// Removes `node`.
     ///
     /// # Safety
     /// `node` is on this list.
@@ -183,12 +183,12 @@ impl<A: Adapter> List<A> {
         }
     }
 
-    /// The nodes, first to last. The list must not change meanwhile.
+    /// The nodes, first to last. The list must not change during the iteration.
     pub fn iter(&self) -> impl Iterator<Item = NonNull<A::Node>> + '_ {
         let mut at = self.first;
         core::iter::from_fn(move || {
             let node = at?;
-            // SAFETY: on the list, which is borrowed.
+            // SAFETY: the node is on the list, which is borrowed and so does not change.
             at = unsafe { self.next(node) };
             Some(node)
         })
@@ -208,7 +208,7 @@ mod tests {
 
     struct TestNode(u32, Links<TestNode>);
     struct Only;
-    // SAFETY: a node has one field of links, and its address is the node's.
+    // SAFETY: a node has one field of links, and no other adapter uses it.
     unsafe impl Adapter for Only {
         type Node = TestNode;
         fn links(node: &TestNode) -> &Links<TestNode> {

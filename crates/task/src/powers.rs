@@ -1,36 +1,38 @@
-//! The powers of a thread, and the threads that may look at its memory while they change.
+//! Changes of a thread's powers (user ids and capabilities), against threads that access its memory at the same time.
 //!
-//! A looker is admitted by the *ids* of the thread that it looks at. That thread's *memory* is [open](Openness) to its
-//! owner's other processes, or closed. The ids and the memory are two words, so each side keeps an order:
+//! A *looker* is a thread that accesses another thread's memory, as a debugger does. The *owner* is the thread that is
+//! accessed. The owner's *ids* and *memory* determine whether the looker is admitted. The memory may be
+//! [open](Openness) to other processes of the same user (on Linux, "dumpable"). The ids and the memory are two words,
+//! so each side keeps an order:
 //!
 //! - the owner changes its powers ([`change`])
-//!   - does first: closes its memory
-//!   - the looker: takes the memory, reads the ids, then checks whether that memory is open ([`look`])
-//!   - so the looker sees: old ids, or closed memory
-//! - the owner enters other memory, then gets other powers (exec)
-//!   - does first: makes the new memory closed
-//!   - the looker: does the same
-//!   - so the looker sees: the old memory, or closed memory
+//!   - the owner first closes its memory
+//!   - the looker gets the memory, reads the ids, and then checks whether that memory is open ([`look`])
+//!   - so the looker sees the old ids or closed memory
+//! - the owner changes to other memory, and then gets other powers (exec)
+//!   - the owner first makes the new memory closed
+//!   - the looker gets the memory, reads the ids, and then checks whether that memory is open
+//!   - so the looker sees the old memory or closed memory
 //! - the owner leaves its memory ([`leave`])
-//!   - does first: notes whether it was closed
-//!   - the looker: finds no memory, and reads the note
-//!   - so the looker sees: closed, where it was
+//!   - the owner first stores a note whether the memory was closed
+//!   - the looker finds no memory, and reads the note
+//!   - so the looker sees closed memory if it was closed
 //! - the owner copies its memory (fork, [`copy`])
-//!   - does first: copies, then reads whether the memory is open
-//!   - the looker: looks at the copy
-//!   - so the looker sees: a closed copy, where another thread closed its memory before it stored the copied data
+//!   - the owner first copies the memory, and then reads whether the memory is open
+//!   - the looker accesses the copy
+//!   - so the copy is closed if another thread of the owner closed the memory before it stored the copied data
 //!
-//! The looker is granted the memory that it checked, and no other that the thread has by then.
+//! The looker gets the memory that it checked, even if the owner has other memory by then.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicBool, Ordering};
 
-/// Whether memory is open to its owner's other processes.
+/// Whether memory is open to other processes of its owner's user.
 #[derive(Debug)]
 pub struct Openness(AtomicBool);
 
 impl Openness {
-    /// The openness of new memory, or a note about memory.
+    /// The openness of new memory, or a note about memory that was left.
     pub fn new(open: bool) -> Openness {
         Openness(AtomicBool::new(open))
     }
@@ -40,34 +42,34 @@ impl Openness {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Closes the memory, before new ids are shown.
+    /// Closes the memory. Called before the owner's new ids become visible.
     pub fn close(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Changes it, as its owner wants.
+    /// Opens or closes the memory, at the owner's request.
     pub fn set(&self, open: bool) {
         self.0.store(open, Ordering::Release);
     }
 }
 
-/// A thread at which others look.
+/// A thread whose memory other threads may access.
 pub trait Looked {
-    /// The thread's memory, kept while it is looked at.
+    /// A reference to the thread's memory, which keeps the memory while a looker accesses it.
     type Memory;
     /// The ids by which lookers are admitted.
     type Ids;
 
-    /// The memory in which it runs now; `None` once it has left it.
+    /// The memory in which the thread runs now; `None` after it has left its memory.
     fn memory(&self) -> Option<Self::Memory>;
-    /// Its ids now.
+    /// The thread's present ids.
     fn ids(&self) -> Self::Ids;
-    /// Whether `memory` is open now. Without memory: whether the memory that it left was open.
+    /// Whether `memory` is open now. For `None`: whether the memory that the thread has left was open.
     fn is_open(&self, memory: Option<&Self::Memory>) -> bool;
 }
 
-/// The part of `other` that a looker may see: its memory, or the fact that it has none. `admits` gets the ids and a
-/// function that checks whether the memory is open. `None` if it refuses.
+/// Returns the memory of `other` if the looker may access it: `Some(None)` if `other` has no memory any more, `None` if
+/// `admits` refuses. `admits` gets the ids and a function that checks whether the memory is open.
 pub fn look<L: Looked>(
     other: &L,
     admits: impl FnOnce(&L::Ids, &dyn Fn() -> bool) -> bool,
@@ -85,7 +87,8 @@ pub fn look<L: Looked>(
     })
 }
 
-/// The owner changes its powers: first `memory`, in which it runs, is closed, then `show` sets its new ids.
+/// Changes the owner's powers: first closes `memory`, in which the owner runs, and then calls `show`, which sets the
+/// new ids.
 pub fn change<R>(memory: Option<&Openness>, show: impl FnOnce() -> R) -> R {
     let close = || memory.into_iter().for_each(Openness::close);
     if mutant(Mutant::ClosesLate) {
@@ -97,7 +100,8 @@ pub fn change<R>(memory: Option<&Openness>, show: impl FnOnce() -> R) -> R {
     show()
 }
 
-/// The owner leaves `memory` for good by `go`. From then on `left` says whether the memory was open.
+/// Calls `go`, by which the owner leaves `memory` for ever. Before that, closes the note `left` if the memory is
+/// closed.
 pub fn leave<R>(memory: Option<&Openness>, left: &Openness, go: impl FnOnce() -> R) -> R {
     let note = || {
         if memory.is_some_and(|memory| !memory.is_open()) {
@@ -113,7 +117,7 @@ pub fn leave<R>(memory: Option<&Openness>, left: &Openness, go: impl FnOnce() ->
     go()
 }
 
-/// A copy of memory, by `make`, and whether it is open.
+/// Makes a copy of memory by `make`. Returns the copy and whether it is open.
 pub fn copy<T, E>(memory: &Openness, make: impl FnOnce() -> Result<T, E>) -> Result<(T, bool), E> {
     let early = mutant(Mutant::OpenBeforeCopy).then(|| memory.is_open());
     let copy = make()?;

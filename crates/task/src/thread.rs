@@ -1,4 +1,4 @@
-//! A thread: what the scheduler knows about it, its saved context, and the payload of the layer above.
+//! A thread: the scheduler's state of it, its saved context, and the payload of the layer above.
 
 use crate::account::Account;
 use crate::list::{Adapter, Links};
@@ -18,32 +18,33 @@ use quire_sync::atomic::{
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
 
-/// A turn at nice 0, in nanoseconds: long beside the cost of a switch, short beside what a person notices.
+/// The length of a turn (time slice) at nice 0, in nanoseconds. It is long compared with a context switch, and too
+/// short for a person to notice.
 pub(crate) const SLICE: u32 = 4_000_000;
 
 /// The most urgent real-time priority; the least urgent one is 1.
 pub const MOST_URGENT: u8 = 99;
 /// The number of nice values.
 const NICES: u8 = 40;
-/// Levels order threads by urgency, 0 first. The real-time priorities come first, from 99 to 1. This is the level of
-/// nice value -20.
+/// The level of nice value -20. Levels order threads by urgency; level 0 is the most urgent. The real-time priorities
+/// from 99 to 1 have the first levels, and the nice values follow.
 const FIRST_NICE: u8 = MOST_URGENT;
 /// The level of nice value 0.
 const NICE_0: u8 = FIRST_NICE + NICES / 2;
-/// Less urgent than every level of a nice value: nothing is inherited.
+/// The level of a thread that inherits no priority. It is less urgent than the level of every nice value.
 pub(crate) const NO_LEVEL: u8 = FIRST_NICE + NICES;
 
-/// A class of scheduling.
+/// A scheduling class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// By its nice value.
+    /// The thread shares CPU time by its nice value.
     Normal,
-    /// As `Normal`; its user says that it never waits for a person.
+    /// As `Normal`; the user has declared that the thread is not interactive.
     Batch,
-    /// With the least weight, whatever its nice value.
+    /// The thread has the least weight, whatever its nice value is.
     Background,
-    /// Real-time, at a priority from 1 to [`MOST_URGENT`]: before all threads of lesser priority and all other classes,
-    /// until it sleeps or yields.
+    /// Real-time, at a priority from 1 to [`MOST_URGENT`]. The thread runs before all threads of lesser priority and of
+    /// other classes, until it sleeps or yields.
     Fifo(u8),
     /// As `Fifo`, but threads of one priority take turns.
     RoundRobin(u8),
@@ -53,85 +54,89 @@ pub enum Class {
 const NORMAL: u8 = 0;
 const BATCH: u8 = 1;
 const BACKGROUND: u8 = 2;
-/// In a stored real-time priority: threads of that priority take turns.
+/// A bit in a thread's stored real-time priority: the class is [`Class::RoundRobin`].
 const ROUND: u8 = 0x80;
-/// A mark in the address of a thread's user: the thread is or was once at another level than that of nice value 0, by
-/// its class, its nice value or by inheritance. Without it the fields that say so, which are in another cache line, are
-/// not read.
+/// A mark in the low bits of the field `Thread::user`. It means that the thread's level is, or was at some time, not
+/// that of nice value 0. The cause may be its class, its nice value or an inherited priority. Without the mark, the
+/// scheduler need not read the fields that determine the level, which are in another cache line.
 const HAS_LEVEL: usize = 1;
-/// A mark there: the thread may not run on all CPUs, or might not once. Without it its mask is not read.
+/// A mark in the low bits of the field `Thread::user`: the thread's affinity excludes some CPU, or did at some time.
+/// Without the mark, the scheduler need not read the affinity.
 const RESTRICTED: usize = 2;
 const MARKS: usize = HAS_LEVEL | RESTRICTED;
-/// The part of a stored class that says that new threads are not favoured by its nice value.
+/// The number that is added to a stored class if the class is reset at fork, as by Linux's `SCHED_RESET_ON_FORK`.
 const RESETS: u8 = 3;
 
 /// A thread. Placed by its maker (a box, a slab), counted by [`ThreadRef`]s, linked by the scheduler.
 ///
-/// A wake-up, a join, a steal and a turn's begin read only its first cache line. The lines of threads that wait on a
-/// long queue are cold, and a waker on another CPU must fetch each.
+/// A wake-up, the insertion in a queue, a migration and a dispatch read only the first cache line. The lines of threads
+/// that wait on a long queue are cold, and a waker on another CPU must fetch each line.
 #[repr(C, align(64))]
 pub struct Thread<M: Machine> {
-    /// Its place on a run queue or on the list of the dead; guarded by that queue's lock.
+    /// The thread's links on a run queue or on a list of dead threads; guarded by that queue's lock.
     pub(crate) links: Links<Thread<M>>,
-    /// The CPUs that it may run on. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
+    /// The CPUs on which the thread may run. Written by [`Scheduler::set_affinity`](crate::Scheduler::set_affinity).
     affinity: CpuSet,
-    /// The user whose shares it belongs to; null for the share that each CPU keeps itself. Written before the spawn,
-    /// by the thread itself, and by a CPU that [wakes it to end](crate::Scheduler::unpark_to_end). Any CPU adds
-    /// [`HAS_LEVEL`] and [`RESTRICTED`] to the address. They stay.
+    /// The user to whose shares the thread belongs; null for the share that each CPU keeps for the kernel. Written
+    /// before the spawn, by the thread itself, and by a CPU that [wakes it to end](crate::Scheduler::unpark_to_end).
+    /// Any CPU may add the marks [`HAS_LEVEL`] and [`RESTRICTED`] to the address. Marks are never removed.
     user: AtomicPtr<User<M>>,
-    /// The rest of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its
-    /// queue.
+    /// The rest of the thread's turn (time slice), in nanoseconds at nice 0. Written by the CPU that runs the thread,
+    /// or under the lock of its queue.
     pub(crate) slice: AtomicU32,
     pub(crate) token: Token,
-    /// Where it is queued, runs or ran last. Written under the lock of the queue that it joins, or is stolen from.
+    /// The CPU on which the thread is queued, runs or ran last. Written under the lock of the queue that the thread
+    /// joins, or from which another CPU takes it.
     home: AtomicU8,
-    /// Its context is in use: it runs, or has not quite left its CPU. The CPU that switches to it sets this, and the
-    /// CPU that has switched away clears it. While it is set, the thread may only be queued on that CPU.
+    /// The thread's context is in use: the thread runs, or the switch away from it is not complete. The CPU that
+    /// switches to the thread sets the flag, and clears it after it has switched away. While the flag is set, the
+    /// thread may be queued only on that CPU.
     pub(crate) on_cpu: AtomicBool,
-    /// The list of its queue on which it waits, and its reach as counted there. Zero where it waits on none. Guarded by
-    /// that queue's lock.
+    /// The list of the run queue on which the thread waits, and its reach as that queue counts it (see
+    /// `scheduler/run_queue.rs`). Zero if the thread waits on no list. Guarded by that queue's lock.
     pub(crate) waits: AtomicU8,
 
     pub(crate) account: Account,
-    /// Switches away by sleep or yield, and by preemption. One writer: its CPU.
+    /// The number of switches away from the thread by sleep or yield. Only the CPU that runs the thread writes it.
     pub(crate) voluntary: AtomicU64,
     pub(crate) involuntary: AtomicU64,
-    /// The state at the last [`overslept`](Self::overslept): the switches, and how often in a row they were unchanged.
+    /// The number of switches at the last call of [`overslept`](Self::overslept), and how many calls in a row found it
+    /// unchanged.
     seen_switches: AtomicU64,
     seen_rounds: AtomicU16,
-    /// The thread has called `exit`. Written by itself.
+    /// The thread has called `exit`. Written by the thread itself.
     pub(crate) dying: AtomicBool,
-    /// The thread sleeps, and only an unpark wakes it. Written by itself.
+    /// The thread sleeps, and only an unpark wakes it. Written by the thread itself.
     pub(crate) uninterruptible: AtomicBool,
-    /// Its nice value from 0 to 39. [`NICES`] times its class and [`RESETS`] are added, so that a thread stays small.
+    /// The nice value plus 20 (0 to 39), and in the same byte [`NICES`] times the sum of the class and [`RESETS`].
     nice: AtomicU8,
-    /// Its real-time priority, with [`ROUND`]; 0 in another class.
+    /// The thread's real-time priority, with [`ROUND`]; 0 if the class is not real-time.
     realtime: AtomicU8,
-    /// The real-time priority at which it waits for a CPU; guarded by the lock of its queue.
+    /// The real-time priority with which the thread was queued; guarded by the lock of its queue.
     pub(crate) queued_at: AtomicU8,
-    /// The least level of a thread that waits for one of `owned`, or [`NO_LEVEL`]. The futex table's lock of this
-    /// thread guards it, as `owned` and `blocked`.
+    /// The most urgent level of a thread that waits for a lock on the list `owned`, or [`NO_LEVEL`]. The thread lock of
+    /// the futex table guards this field, `owned` and `blocked`.
     inherited: AtomicU8,
-    /// The first of the locks with priority inheritance that it owns and that have waiters: a `PiLock`. Futexes are
-    /// above, so the type is theirs to know.
+    /// The first `PiLock` of the list of locks with priority inheritance that the thread owns and that have waiters.
+    /// The pointer is untyped because the module `futex`, which defines `PiLock`, is a higher layer.
     pub(crate) owned: AtomicPtr<()>,
-    /// The waiter by which it waits for such a lock, a `PiWaiter`; null where it does not.
+    /// The `PiWaiter` by which the thread waits for a lock with priority inheritance; null if it waits for none.
     pub(crate) blocked: AtomicPtr<()>,
 
-    /// Ends a park that has a deadline.
+    /// The timer that ends a park with a deadline.
     pub(crate) deadline: Timer,
-    /// The scheduler that arms the deadline, for its callback. Written by itself.
+    /// The scheduler that armed `deadline`; the timer's callback reads it. Written by the thread itself.
     pub(crate) scheduler: AtomicPtr<()>,
     /// Number of [`ThreadRef`]s.
     count: AtomicUsize,
-    /// Gives the memory back when the count reaches zero.
+    /// Frees the thread's memory when the reference count reaches zero.
     release: unsafe fn(NonNull<Thread<M>>),
     context: UnsafeCell<M::Context>,
     payload: M::Payload,
 }
 
-// SAFETY: only the CPU that runs the thread, or switches to or from it, uses the context (`on_cpu`). All else is
-// atomic, or guarded as the fields say.
+// SAFETY: only the CPU that runs the thread, or switches to or from it, uses the context (`on_cpu`). All other fields
+// are atomic, or guarded as their comments say.
 unsafe impl<M: Machine> Sync for Thread<M> {}
 // SAFETY: a thread is sent whole, with its context and payload, which are `Send`.
 unsafe impl<M: Machine> Send for Thread<M> {}
@@ -142,9 +147,9 @@ fn everywhere() -> CpuSet {
     set
 }
 
-/// Run queues and the list of the dead: a thread is on at most one of them.
+/// The list adapter for run queues and for lists of dead threads. A thread is on at most one of these lists.
 pub(crate) struct Queued<M>(PhantomData<M>);
-// SAFETY: the one field of links, used by no other adapter.
+// SAFETY: `links` is the only field with list links, and no other adapter uses it.
 unsafe impl<M: Machine> Adapter for Queued<M> {
     type Node = Thread<M>;
     fn links(node: &Thread<M>) -> &Links<Thread<M>> {
@@ -153,8 +158,8 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the
-    /// thread.
+    /// As [`Thread::new`]. `deadline` is the callback for the deadline of a park. It is an argument because it needs
+    /// the scheduler, which is a higher layer.
     #[inline(always)]
     pub(crate) fn made(
         context: M::Context,
@@ -199,19 +204,20 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The data of the layer above.
+    /// The data that the layer above keeps for this thread.
     #[inline(always)]
     pub fn payload(&self) -> &M::Payload {
         &self.payload
     }
 
-    /// The saved context; for [`Machine::switch`] and for the maker before [`spawn`](crate::Scheduler::spawn).
+    /// The saved context. Only [`Machine::switch`] uses it, and the thread's creator before
+    /// [`spawn`](crate::Scheduler::spawn).
     #[inline(always)]
     pub fn context(&self) -> *mut M::Context {
         self.context.get()
     }
 
-    /// The CPU on which it runs or ran last.
+    /// The CPU on which the thread is queued, runs or ran last.
     pub fn home(&self) -> CpuId {
         self.home.load(Ordering::Relaxed) as CpuId
     }
@@ -220,12 +226,12 @@ impl<M: Machine> Thread<M> {
         self.home.store(cpu as u8, Ordering::Relaxed);
     }
 
-    /// The CPUs that it may run on; of these the machine has at least one.
+    /// The CPUs on which the thread may run; the machine has at least one of them.
     pub fn affinity(&self) -> CpuMask {
         self.affinity.snapshot()
     }
 
-    /// Gives it the affinity of `other`. Called before it is spawned; later only
+    /// Copies the affinity of `other` to this thread. Called before this thread is spawned; later only
     /// [`Scheduler::set_affinity`](crate::Scheduler::set_affinity) may be used.
     pub fn inherit_affinity(&self, other: &Thread<M>) {
         self.restrict(&other.affinity());
@@ -238,29 +244,30 @@ impl<M: Machine> Thread<M> {
         self.affinity.replace(to);
     }
 
-    /// Whether it may not run on all CPUs.
+    /// Whether the thread's affinity excludes some CPU.
     pub(crate) fn is_restricted(&self) -> bool {
         self.has_mark(RESTRICTED) && !self.affinity.is_full()
     }
 
-    /// Whether it may run on `cpu`.
+    /// Whether the thread may run on `cpu`.
     #[inline]
     pub fn may_run_on(&self, cpu: CpuId) -> bool {
         !self.has_mark(RESTRICTED) || self.affinity.contains(cpu)
     }
 
-    /// Whether it may run on all CPUs, and has the level of nice value 0; then no more has to be looked at.
+    /// Whether the thread may run on all CPUs and has the level of nice value 0. Callers then need not read its
+    /// affinity and level. False also if the thread was restricted or had another level earlier.
     #[inline(always)]
     pub(crate) fn is_ordinary(&self) -> bool {
         !self.has_mark(MARKS)
     }
 
-    /// Whether some of its turn is left.
+    /// Whether some of the thread's turn is left.
     pub(crate) fn has_slice(&self) -> bool {
         self.slice.load(Ordering::Relaxed) != 0 || self.runs_on()
     }
 
-    /// For how long it may run before its turn is used up, in nanoseconds.
+    /// How long the thread may run before its turn is used up, in nanoseconds; `u64::MAX` if its turn never ends.
     pub(crate) fn slice(&self) -> u64 {
         let left = self.slice.load(Ordering::Relaxed);
         if !self.has_level() {
@@ -273,7 +280,8 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Charges its turn for a run of `ns`. Returns the charge: `ns` by its weight, in nanoseconds at nice 0.
+    /// Charges the thread's turn for a run of `ns` nanoseconds. Returns the charge, in nanoseconds at nice 0: `ns`
+    /// scaled by the thread's weight.
     pub(crate) fn use_slice(&self, ns: u64) -> u64 {
         let mut used = ns;
         if self.has_level() {
@@ -289,17 +297,17 @@ impl<M: Machine> Thread<M> {
         used
     }
 
-    /// Gives up the rest of its turn.
+    /// Gives up the rest of the thread's turn.
     pub(crate) fn end_slice(&self) {
         self.slice.store(0, Ordering::Relaxed);
     }
 
-    /// A new turn: as long as its nice weight says.
+    /// Gives the thread a new turn. [`slice`](Self::slice) scales its length by the thread's nice weight.
     pub(crate) fn new_slice(&self) {
         self.slice.store(SLICE, Ordering::Relaxed);
     }
 
-    /// A new turn of `ns` among the real-time threads of its priority.
+    /// Gives the thread a new turn of `ns` nanoseconds among the real-time threads of its priority.
     pub(crate) fn new_round(&self, ns: u32) {
         self.slice.store(ns, Ordering::Relaxed);
     }
@@ -308,7 +316,7 @@ impl<M: Machine> Thread<M> {
         self.user.load(Ordering::Relaxed).map_addr(|at| at & !MARKS)
     }
 
-    /// Replaces the address of its user.
+    /// Replaces the field `user` (the address and its marks) by the result of `new` for the old value.
     fn replace_user(&self, new: impl Fn(*mut User<M>) -> *mut User<M>) {
         let mut old = self.user.load(Ordering::Relaxed);
         while let Err(found) = self.user.compare_exchange(old, new(old), Ordering::Relaxed, Ordering::Relaxed) {
@@ -316,13 +324,13 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Whether its level is not that of nice value 0, or was not once.
+    /// Whether the thread's level is not that of nice value 0, or was not at some time.
     #[inline(always)]
     pub(crate) fn has_level(&self) -> bool {
         self.has_mark(HAS_LEVEL)
     }
 
-    /// Whether it has one of `marks`.
+    /// Whether the thread has one of `marks`.
     #[inline(always)]
     fn has_mark(&self, marks: usize) -> bool {
         self.user.load(Ordering::Relaxed).addr() & marks != 0
@@ -334,38 +342,38 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The real-time priority at which it runs: its own, or a priority inherited through a lock with priority
-    /// inheritance. 0 where it runs by its nice value.
+    /// The real-time priority at which the thread runs: its own, or a higher priority inherited through a lock with
+    /// priority inheritance. 0 if the thread runs by its nice value.
     pub fn urgency(&self) -> u8 {
         if self.has_level() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }
     }
 
-    /// The thread's own real-time priority; 0 where its class is not real-time.
+    /// The thread's own real-time priority; 0 if its class is not real-time.
     pub(crate) fn own_urgency(&self) -> u8 {
         if self.has_level() { self.realtime.load(Ordering::Relaxed) & !ROUND } else { 0 }
     }
 
-    /// Whether it is real-time and has no turns.
+    /// Whether the thread is real-time and its turn never ends, as in [`Class::Fifo`].
     fn runs_on(&self) -> bool {
         self.urgency() > 0 && self.realtime.load(Ordering::Relaxed) & ROUND == 0
     }
 
-    /// Makes it a thread of `user`. For its maker, before it is spawned; later the thread calls
+    /// Makes the thread a thread of `user`. Its creator calls this before the spawn. Later the thread itself calls
     /// [`Scheduler::become_user`](crate::Scheduler::become_user).
     ///
     /// # Safety
-    /// The user lives until the thread has become another user's, or has left its CPU for good.
+    /// The user lives until the thread belongs to another user, or has exited and left its CPU.
     pub unsafe fn belong_to(&self, user: Option<NonNull<User<M>>>) {
         let new = user.map_or(core::ptr::null_mut(), NonNull::as_ptr);
         self.replace_user(|old| new.map_addr(|at| at | old.addr() & MARKS));
     }
 
-    /// Whether a CPU runs it at this moment.
+    /// Whether a CPU runs the thread at this moment.
     pub fn is_running(&self) -> bool {
         self.on_cpu.load(Ordering::Relaxed)
     }
 
-    /// Whether it runs or waits for a CPU, and does not sleep.
+    /// Whether the thread is runnable: it runs, or waits for a CPU.
     pub fn is_runnable(&self) -> bool {
         !self.token.is_parked()
     }
@@ -375,7 +383,7 @@ impl<M: Machine> Thread<M> {
         (self.nice.load(Ordering::Relaxed) % NICES) as i8 - 20
     }
 
-    /// Sets its nice value, clamped to -20..=19. It also applies to the rest of its turn.
+    /// Sets the thread's nice value, clamped to -20..=19. It also applies to the rest of the current turn.
     pub fn set_nice(&self, nice: i8) {
         let new = (nice.clamp(-20, 19) + 20) as u8;
         let changed = |old: u8| Some(old - old % NICES + new);
@@ -385,7 +393,8 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The thread's class, and whether threads that it makes are not favoured by its nice value.
+    /// The thread's class, and whether its child threads start with a reset class and nice value (on Linux
+    /// `SCHED_RESET_ON_FORK`).
     pub fn class(&self) -> (Class, bool) {
         let stored = self.nice.load(Ordering::Relaxed) / NICES;
         let class = match (self.realtime.load(Ordering::Relaxed), stored % RESETS) {
@@ -398,8 +407,8 @@ impl<M: Machine> Thread<M> {
         (class, stored >= RESETS)
     }
 
-    /// Changes both. The class also applies to the rest of its turn. A thread that was spawned must be
-    /// [sorted in anew](crate::Scheduler::set_class) afterwards.
+    /// Sets the class, and whether child threads start with a reset one. The class also applies to the rest of the
+    /// thread's turn. After the spawn, the caller must then [requeue](crate::Scheduler::set_class) the thread.
     pub(crate) fn set_class(&self, class: Class, resets: bool) {
         let (stored, realtime) = match class {
             Class::Normal => (NORMAL, 0),
@@ -413,7 +422,7 @@ impl<M: Machine> Thread<M> {
         let _before = self.nice.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
         self.realtime.store(realtime, Ordering::Relaxed);
         if realtime == 0 {
-            // A turn among real-time threads may be longer.
+            // The rest of a real-time turn may be longer than an ordinary turn, so shorten it.
             let _before = self.slice.fetch_min(SLICE, Ordering::Relaxed);
         }
         if realtime != 0 || stored == BACKGROUND {
@@ -421,8 +430,9 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Gives it the class and the nice value of `maker`. A maker that [resets](Self::class) passes on no real-time
-    /// class, no nice value that favours the thread, and no reset. Called before it is spawned.
+    /// Copies the class and the nice value of `maker` to this thread. A maker that [resets](Self::class) passes on no
+    /// real-time class and no negative nice value. The reset itself is never passed on. Called before the thread is
+    /// spawned.
     pub fn inherit_class(&self, maker: &Thread<M>) {
         let (class, resets) = maker.class();
         let realtime = matches!(class, Class::Fifo(_) | Class::RoundRobin(_));
@@ -434,14 +444,14 @@ impl<M: Machine> Thread<M> {
         self.set_class(if resets && realtime { Class::Normal } else { class }, false);
     }
 
-    /// The level of its class and nice value.
+    /// The level that follows from the thread's class and nice value.
     fn own_level(&self) -> u8 {
         let realtime = self.realtime.load(Ordering::Relaxed) & !ROUND;
         if realtime != 0 {
             return MOST_URGENT - realtime;
         }
         let stored = self.nice.load(Ordering::Relaxed);
-        // The usual class, without a division.
+        // Fast path for the class `Normal`: no division.
         if stored < NICES {
             return FIRST_NICE + stored;
         }
@@ -451,24 +461,24 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The thread's level: 0 is the most urgent. It is that of the class and nice value, or the inherited one if that
-    /// is more urgent.
+    /// The thread's level: 0 is the most urgent. It is the more urgent of its own level, which follows from the class
+    /// and nice value, and the inherited level.
     pub(crate) fn level(&self) -> u8 {
         self.own_level().min(self.inherited.load(Ordering::Relaxed))
     }
 
-    /// The nice value by whose weight it runs where it is not real-time.
+    /// The nice value whose weight applies while the thread is not real-time. It may be inherited.
     #[inline]
     pub fn weight_nice(&self) -> i8 {
         if self.has_level() { self.level().saturating_sub(FIRST_NICE) as i8 - 20 } else { 0 }
     }
 
-    /// The level that it inherits.
+    /// The level that the thread inherits from waiters of its locks, or [`NO_LEVEL`].
     pub(crate) fn inherited_level(&self) -> u8 {
         self.inherited.load(Ordering::Relaxed)
     }
 
-    /// Sets the level that it inherits. True if its own level has changed.
+    /// Sets the level that the thread inherits. Returns whether the thread's level has changed.
     pub(crate) fn inherit_level(&self, level: u8) -> bool {
         let before = self.level();
         self.inherited.store(level, Ordering::Relaxed);
@@ -478,23 +488,23 @@ impl<M: Machine> Thread<M> {
         self.level() != before
     }
 
-    /// How often it left its CPU to sleep or yield, and how often it was preempted.
+    /// How often the thread left its CPU to sleep or yield, and how often it was preempted.
     pub fn switches(&self) -> (u64, u64) {
         (self.voluntary.load(Ordering::Relaxed), self.involuntary.load(Ordering::Relaxed))
     }
 
-    /// Whether it has called [`exit`](crate::Scheduler::exit).
+    /// Whether the thread has called [`exit`](crate::Scheduler::exit).
     pub fn has_ended(&self) -> bool {
         self.dying.load(Ordering::Relaxed)
     }
 
-    /// Whether it sleeps, and neither a signal nor a deadline wakes it; a hint.
+    /// Whether the thread sleeps, and neither a signal nor a deadline wakes it. The answer is a hint.
     pub fn sleeps_uninterruptibly(&self) -> bool {
         self.uninterruptible.load(Ordering::Relaxed) && self.token.is_parked()
     }
 
-    /// One of a watchman's periodic checks: in how many checks in a row before this one it was in the same
-    /// uninterruptible sleep.
+    /// Checks for a hung thread; the caller calls it at regular intervals. Returns how many calls in a row before this
+    /// one found the thread in the same uninterruptible sleep.
     pub fn overslept(&self) -> u16 {
         let (slept, taken) = self.switches();
         let switches = slept + taken;
@@ -507,20 +517,20 @@ impl<M: Machine> Thread<M> {
         rounds
     }
 
-    /// The kernel was entered from this thread's user mode (system call, exception or interrupt), at
-    /// [`Machine::ticks`] `ticks`. The first thing that a kernel entry does; this thread's CPU only.
+    /// Accounts for an entry from user mode to the kernel (system call, exception or interrupt) at `ticks`, a value of
+    /// [`Machine::ticks`]. A kernel entry calls it first. Only the CPU that runs this thread may call it.
     #[inline(always)]
     pub fn enter_kernel(&self, ticks: u64) {
         self.account.enter_kernel(ticks);
     }
 
-    /// The kernel is left for this thread's user mode. The last thing that a kernel exit does, with interrupts masked.
+    /// Accounts for a return to user mode at `ticks`. A kernel exit calls it last, with interrupts masked.
     #[inline(always)]
     pub fn leave_kernel(&self, ticks: u64) {
         self.account.cut_system(ticks);
     }
 
-    /// The thread's handle in `quire_sync`.
+    /// The handle by which `quire_sync` names the thread.
     #[inline(always)]
     pub fn handle(&self) -> ThreadHandle {
         // SAFETY: the number is this thread's address, which the scheduler's `unpark` expects.
@@ -530,22 +540,22 @@ impl<M: Machine> Thread<M> {
     /// The thread that a handle of [`handle`](Self::handle) names.
     ///
     /// # Safety
-    /// The handle came from a thread of this machine, which is still alive, and stays so for `'a`.
+    /// The handle came from a thread of this machine, and the thread stays alive for `'a`.
     #[inline(always)]
     pub unsafe fn from_handle<'a>(handle: ThreadHandle) -> &'a Thread<M> {
         // SAFETY: the caller vouches that the handle came from a thread that is alive for `'a`.
         unsafe { &*(handle.number() as *const Thread<M>) }
     }
 
-    /// Another counted reference to a thread that the caller can see (hence alive).
+    /// Returns another counted reference to the thread.
     pub fn to_ref(&self) -> ThreadRef<M> {
         self.count.fetch_add(1, Ordering::Relaxed);
         ThreadRef(NonNull::from(self))
     }
 }
 
-/// A counted reference to a thread. Dropping the last one calls the thread's `release`: drop references where that may
-/// run, not under locks.
+/// A counted reference to a thread. The drop of the last reference calls the thread's `release` function. So drop
+/// references only where `release` may run, not under locks.
 pub struct ThreadRef<M: Machine>(NonNull<Thread<M>>);
 
 // SAFETY: a counted reference to something that is `Sync`.
@@ -554,15 +564,16 @@ unsafe impl<M: Machine> Send for ThreadRef<M> {}
 unsafe impl<M: Machine> Sync for ThreadRef<M> {}
 
 impl<M: Machine> ThreadRef<M> {
-    /// Takes over one count of `thread`: the first one from [`Thread::new`], or one from [`into_raw`](Self::into_raw).
+    /// Takes over one reference of `thread`: the first one, from [`Thread::new`], or one from
+    /// [`into_raw`](Self::into_raw).
     ///
     /// # Safety
-    /// The caller owns that count; the thread stays in place until its `release` is called.
+    /// The caller owns that reference; the thread stays in place until its `release` is called.
     pub unsafe fn adopt(thread: NonNull<Thread<M>>) -> Self {
         ThreadRef(thread)
     }
 
-    /// Gives the count up without lowering it, to be taken over by [`adopt`](Self::adopt).
+    /// Returns the thread without lowering its reference count. [`adopt`](Self::adopt) takes the reference over again.
     pub fn into_raw(self) -> NonNull<Thread<M>> {
         let thread = self.0;
         core::mem::forget(self);
@@ -580,7 +591,7 @@ impl<M: Machine> Deref for ThreadRef<M> {
     type Target = Thread<M>;
     #[inline(always)]
     fn deref(&self) -> &Thread<M> {
-        // SAFETY: this reference is counted, so the thread is alive as long as it.
+        // SAFETY: this reference is counted, so the thread is alive while the reference exists.
         unsafe { self.0.as_ref() }
     }
 }
@@ -610,7 +621,7 @@ pub struct Current<'a, M: Machine> {
 }
 
 impl<M: Machine> Current<'_, M> {
-    // The scheduler vouches that `thread` is the calling thread.
+    // Called only by the scheduler, which vouches that `thread` is the calling thread.
     pub(crate) fn new(thread: NonNull<Thread<M>>) -> Self {
         Current { thread, _here: PhantomData }
     }

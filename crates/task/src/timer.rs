@@ -1,14 +1,16 @@
-//! Timers: a hierarchical wheel per CPU. Memory follows the CPUs, not the timers; arming and cancelling are O(1).
+//! Timers: a hierarchical wheel per CPU. Its size does not depend on the number of timers; arming and cancelling are
+//! O(1).
 //!
 //! A wheel has seven levels of 64 slots. A slot of level 0 covers one tick of 16 microseconds; a slot of level n covers
-//! 64 slots of level n - 1. A timer hangs at the level of the highest 6-bit digit in which its tick differs from the
-//! wheel's time. It moves down at most six times before it expires, in its exact tick. Occupancy bitmaps find the next
-//! slot without a scan and without a periodic tick. An idle CPU is woken only for timers that are due or move down.
-//! (Varghese and Lauck, "Hashed and hierarchical timing wheels", 1987, scheme 7; the digit rule is tokio's.)
+//! 64 slots of level n - 1. A timer is on the level of the highest 6-bit digit in which its tick differs from the
+//! wheel's time. It moves to a lower level at most six times before it expires, in its exact tick. Occupancy bitmaps
+//! find the next slot without a scan and without a periodic tick. An idle CPU is woken only for timers that are due or
+//! move to a lower level. (Varghese and Lauck, "Hashed and hierarchical timing wheels", 1987, scheme 7; the digit rule
+//! is tokio's.)
 //!
-//! Callbacks run in interrupt context under the wheel's lock. So a cancel that returns has either prevented the
-//! callback or outlasted it. A callback may wake threads, but not arm or cancel timers. To fire again it returns a new
-//! deadline.
+//! Callbacks run in interrupt context under the wheel's lock. So when a cancel returns, the callback has returned or
+//! will never run. A callback may wake threads, but must not arm or cancel timers. A callback that returns a deadline
+//! arms its timer again.
 
 use crate::list::{Adapter, Links, List};
 use crate::mutant::{Mutant, mutant};
@@ -26,38 +28,40 @@ const TICK_SHIFT: u32 = 14;
 const DIGIT: u32 = 6;
 #[cfg(not(any(loom, shuttle)))]
 const LEVELS: usize = 7;
-// Models build a wheel for every schedule that they try.
+// Model checkers build a wheel for every schedule that they try, so their wheels are small.
 #[cfg(any(loom, shuttle))]
 const DIGIT: u32 = 2;
 #[cfg(any(loom, shuttle))]
 const LEVELS: usize = 2;
 const SLOTS: usize = 1 << DIGIT;
-/// Later deadlines (2.3 years) are placed again when the wheel gets there. It is one top-level slot less than a full
-/// turn, so that no postponed timer lands in the slot that is being emptied.
+/// The greatest distance of a timer from the wheel's time, in ticks (2.3 years). A timer with a later deadline is put
+/// at this distance, and is inserted again when the wheel reaches it. The distance is one top-level slot less than the
+/// whole wheel. So such a timer is never inserted in the slot that is being emptied.
 const HORIZON: u64 = (1 << (DIGIT * LEVELS as u32)) - (1 << (DIGIT * (LEVELS as u32 - 1))) - 1;
-/// Timers handled in one interrupt; the next one handles the rest, so that none takes long.
+/// How many timers one interrupt handles at most. The next interrupt handles the rest, so that no interrupt is long.
 const BATCH: usize = 64;
 
-/// Called with the timer and the time (nanoseconds) when its deadline has passed; a returned deadline arms it again.
+/// A timer's callback. Called with the timer and the time, in nanoseconds, when the timer's deadline has passed. A
+/// returned deadline arms the timer again.
 ///
 /// # Safety
-/// Called only by the wheel on which the timer is armed, while it is alive.
+/// Called only by the wheel on which the timer is armed, while the timer is alive.
 pub type Expire = unsafe fn(timer: NonNull<Timer>, now: u64) -> Option<u64>;
 
-/// A timer, placed by its owner. While it is armed it must stay in place and alive.
+/// A timer, in memory of its owner. While it is armed, it must stay in place and alive.
 pub struct Timer {
     links: Links<Timer>,
-    /// 0 when not armed, else 1 + the CPU whose wheel it is on. Written under that wheel's lock.
+    /// 0 if the timer is not armed, else 1 + the CPU of its wheel. Written under that wheel's lock.
     wheel: AtomicU32,
-    /// Level and slot where it hangs; guarded by the wheel's lock.
+    /// The timer's level and slot on the wheel; guarded by the wheel's lock.
     slot: AtomicU32,
-    /// Nanoseconds; guarded by the wheel's lock.
+    /// The deadline in nanoseconds; guarded by the wheel's lock.
     deadline: AtomicU64,
     expire: Expire,
 }
 
 struct Hung;
-// SAFETY: a timer has one field of links, and its address is the timer's while it is armed.
+// SAFETY: `links` is the only field with list links, and an armed timer stays in place.
 unsafe impl Adapter for Hung {
     type Node = Timer;
     fn links(node: &Timer) -> &Links<Timer> {
@@ -77,31 +81,31 @@ impl Timer {
         }
     }
 
-    /// Whether it is armed; exact only for the owner, which arms and cancels it.
+    /// Whether the timer is armed. The answer is exact only for the owner, which arms and cancels the timer.
     pub fn is_armed(&self) -> bool {
         self.wheel.load(Acquire) != 0
     }
 
-    /// The deadline that it was last armed with.
+    /// The deadline of the last arming, in nanoseconds.
     pub fn deadline(&self) -> u64 {
         self.deadline.load(Relaxed)
     }
 
-    /// The CPU on whose wheel it is.
+    /// The CPU on whose wheel the timer is armed; `None` if it is not armed.
     pub(crate) fn wheel(&self) -> Option<CpuId> {
         self.wheel.load(Acquire).checked_sub(1).map(|c| c as CpuId)
     }
 }
 
-/// One CPU's timers; guarded by the lock around it.
+/// The timer wheel of one CPU, guarded by the lock that contains it.
 pub(crate) struct Wheel {
     cpu: CpuId,
-    /// The wheel's time in ticks: every timer that hangs is due at or after it.
+    /// The wheel's time in ticks. Every timer on the wheel is due at this time or later.
     time: u64,
     occupied: [u64; LEVELS],
-    /// Levels with an occupied slot.
+    /// A bitmap of the levels with an occupied slot.
     levels: u32,
-    /// A call has left the slot that it was emptying, after its bounded number of timers.
+    /// The last call of `expire` stopped before a slot was empty, because it had handled its bounded number of timers.
     left_early: bool,
     slots: [[List<Hung>; SLOTS]; LEVELS],
 }
@@ -119,19 +123,19 @@ impl Wheel {
     }
 
     fn level_of(&self, tick: u64) -> usize {
-        // The lowest digit's bits always count, so that equal times are level 0.
+        // The bits of the lowest digit are always set, so that equal times give level 0.
         let differing = (self.time ^ tick) | (SLOTS as u64 - 1);
         ((63 - differing.leading_zeros()) / DIGIT) as usize
     }
 
-    /// Hangs a timer, which is not armed, at its deadline.
+    /// Inserts a timer, which is not armed, in the slot of its deadline.
     ///
     /// # Safety
     /// The timer stays in place and alive until it has expired or is removed.
     pub unsafe fn insert(&mut self, timer: &Timer, deadline: u64) {
         timer.deadline.store(deadline, Relaxed);
         timer.wheel.store(self.cpu as u32 + 1, Relaxed);
-        // Rounded up: never early.
+        // The tick is rounded up, so that a timer never expires early.
         let tick = (deadline >> TICK_SHIFT) + u64::from(deadline & ((1 << TICK_SHIFT) - 1) != 0);
         let tick = tick.clamp(self.time, self.time.saturating_add(HORIZON));
         let level = self.level_of(tick).min(LEVELS - 1);
@@ -140,17 +144,17 @@ impl Wheel {
         self.occupied[level] |= 1 << slot;
         self.levels |= 1 << level;
         record::wrote(&self.slots[level][slot]);
-        // SAFETY: not armed, so on no list; the caller keeps it alive.
+        // SAFETY: the timer is not armed, so it is on no list. The caller keeps it alive.
         unsafe { self.slots[level][slot].push_back(NonNull::from(timer)) };
     }
 
-    /// Takes a timer down that hangs on this wheel.
+    /// Removes a timer from this wheel.
     pub fn remove(&mut self, timer: &Timer) {
         debug_assert_eq!(timer.wheel(), Some(self.cpu));
         let at = timer.slot.load(Relaxed) as usize;
         let (level, slot) = (at / SLOTS, at % SLOTS);
         record::wrote(&self.slots[level][slot]);
-        // SAFETY: `wheel` says that it hangs on this wheel, and `slot` where.
+        // SAFETY: the timer's field `wheel` names this wheel, and its field `slot` names the list.
         unsafe { self.slots[level][slot].remove(NonNull::from(timer)) };
         if self.slots[level][slot].is_empty() {
             self.vacate(level, slot);
@@ -158,7 +162,7 @@ impl Wheel {
         timer.wheel.store(0, Release);
     }
 
-    /// No timer hangs in this slot any more.
+    /// Clears the occupancy bits of a slot that has become empty.
     fn vacate(&mut self, level: usize, slot: usize) {
         self.occupied[level] &= !(1 << slot);
         if self.occupied[level] == 0 {
@@ -166,9 +170,10 @@ impl Wheel {
         }
     }
 
-    /// The first occupied slot: level, slot, and the tick at which it is due.
+    /// The occupied slot that is due first: its level, its number, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
-        // A slot that an earlier call was emptying comes first; no other timer ever hangs in the slot of the present.
+        // A slot that an earlier call did not empty comes first. Above level 0, only a slot that was not emptied
+        // contains the wheel's present time.
         let mut above = if self.left_early { self.levels & !1 } else { 0 };
         while above != 0 {
             let level = above.ilog2() as usize;
@@ -178,7 +183,8 @@ impl Wheel {
             }
             above &= !(1 << level);
         }
-        // Of the rest, a timer at a lower level agrees with the present in more digits, so it is due earlier.
+        // Of the other timers, the timers on the lowest level are due first, because their ticks agree with the wheel's
+        // time in more digits.
         if self.levels == 0 {
             return None;
         }
@@ -188,20 +194,21 @@ impl Wheel {
         let slot = (self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize + here) % SLOTS;
         let turn = (SLOTS as u64) << shift;
         let mut due = (self.time & !(turn - 1)) + ((slot as u64) << shift);
-        // Only the top level wraps round.
+        // Only on the top level can the found slot be before the present slot. Then it is due in the next revolution of
+        // the wheel.
         if slot < here {
             due += turn;
         }
         Some((level, slot, due))
     }
 
-    /// When this wheel must be served next, in nanoseconds.
+    /// The time at which [`expire`](Self::expire) must be called next, in nanoseconds; `None` if the wheel is empty.
     pub fn next(&self) -> Option<u64> {
         self.next_slot().map(|(_, _, due)| due << TICK_SHIFT)
     }
 
-    /// Expires timers that are due at `now`, up to a bounded number. If some remain, [`next`](Self::next) lies in the
-    /// past. Returns how many expired.
+    /// Expires timers that are due at `now` (nanoseconds), up to a bounded number. If due timers remain,
+    /// [`next`](Self::next) returns a time in the past. Returns how many timers expired.
     pub fn expire(&mut self, now: u64) -> usize {
         let now_tick = now >> TICK_SHIFT;
         let (mut expired, mut handled) = (0, 0);
@@ -215,7 +222,8 @@ impl Wheel {
                 && let Some(node) = self.slots[level][slot].pop_front()
             {
                 handled += 1;
-                // SAFETY: it hung here, so it is alive; a cancel has to wait for the lock that we hold.
+                // SAFETY: the timer was on this wheel, so it is alive. A cancel waits for the wheel's lock, which the
+                // caller holds.
                 let timer = unsafe { node.as_ref() };
                 let deadline = timer.deadline.load(Relaxed);
                 let again = if deadline > now {
@@ -225,15 +233,17 @@ impl Wheel {
                     if mutant(Mutant::UnarmedBeforeFired) {
                         timer.wheel.store(0, Release);
                     }
-                    // SAFETY: it was armed on this wheel.
+                    // SAFETY: the timer was armed on this wheel, and is alive.
                     unsafe { (timer.expire)(node, now) }.map(|d| d.max(now + (1 << TICK_SHIFT)))
                 };
                 match again {
-                    // It moves down, or is armed anew, never into the slot that is being emptied. A timer that moves
-                    // down agrees with `time` in this level's digit; a timer armed anew is due in a later tick.
-                    // SAFETY: it stays armed, so its owner still keeps it.
+                    // The timer moves to a lower level, or is armed again. In both cases it joins another slot than the
+                    // slot that this loop empties. A timer that moves agrees with `time` in this level's digit. A timer
+                    // that is armed again is due in a later tick.
+                    // SAFETY: the timer stays armed, so its owner keeps it alive and in place.
                     Some(deadline) => unsafe { self.insert(timer, deadline) },
-                    // Only now: a cancel that reads this knows that the callback has returned, and may free the timer.
+                    // The timer is marked as not armed only after its callback, because the owner may free the timer
+                    // when a cancel reads this.
                     None => timer.wheel.store(0, Release),
                 }
             }
@@ -286,7 +296,7 @@ mod tests {
         for _ in 0..400 {
             for _ in 0..20 {
                 let p = probe(0);
-                // All magnitudes, from one tick to beyond the horizon.
+                // Delays of all magnitudes, from one tick to beyond `HORIZON`.
                 let delay = random(&mut seed) >> (random(&mut seed) % 44);
                 unsafe { wheel.insert(&p.timer, now + delay) };
                 probes.push((p, false));

@@ -1,4 +1,4 @@
-//! The word that makes parking safe: a wake-up that comes before the park leaves a token, and the park returns at once.
+//! The token word, by which no wake-up is lost: a wake-up before the park leaves a token, and the park returns at once.
 //!
 //! | word | the thread | `park` | `unpark` |
 //! |---|---|---|---|
@@ -20,8 +20,8 @@ impl Token {
         Token(AtomicU8::new(EMPTY))
     }
 
-    /// Announces that the thread is about to sleep. False where a token was there: it is used up, and the thread must
-    /// not sleep.
+    /// Announces that the thread is about to sleep. Returns false if a token was there. The token is then used up, and
+    /// the thread must not sleep.
     pub fn park(&self) -> bool {
         if mutant(Mutant::ParkOverToken) {
             self.0.store(PARKED, Ordering::Release);
@@ -34,7 +34,7 @@ impl Token {
         false
     }
 
-    /// Whether a token waits; a hint.
+    /// Whether the word is `TOKEN`; a hint.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) == TOKEN
     }
@@ -44,12 +44,12 @@ impl Token {
         self.0.load(Ordering::Relaxed) == PARKED
     }
 
-    /// Uses the token up; true if there was one. Everything that its giver had written is visible now.
+    /// Uses the token up. Returns whether there was one. All stores of the waker before the wake-up are then visible.
     pub fn take(&self) -> bool {
         self.0.swap(EMPTY, Ordering::AcqRel) == TOKEN
     }
 
-    /// Gives the token. True if the thread had parked: only this caller must queue it.
+    /// Gives the token. Returns true if the thread had parked. Then this caller, and no other, must queue the thread.
     pub fn give(&self) -> bool {
         self.0.swap(TOKEN, Ordering::AcqRel) == PARKED
     }

@@ -1,70 +1,73 @@
-//! The lockup watchdog: each CPU publishes its ticks, so that another CPU, or its own timer, detects that it is stuck.
+//! The lockup watchdog. Each CPU publishes its ticks, so that its own timer or another CPU detects that it is stuck.
 //!
 //! A CPU that runs threads serves a *tick* once a period. The tick makes the CPU enter its scheduler, as a preemption
 //! does. A CPU that serves ticks but does not enter its scheduler is in a *soft lockup*. A CPU that serves no ticks is
 //! in a *hard lockup*. Its *watcher*, the CPU with the next number, detects it.
 //!
 //! # What counts
-//! A virtual CPU may be descheduled for any time, so the clock is no evidence. Only events that the CPU itself served
-//! count: a tick that came in time, or a *probe*. A probe is a non-maskable interrupt from the watcher; it counts where
-//! it finds interrupts masked and no tick served since the last probe.
+//! A virtual CPU may be descheduled for any time, so elapsed time does not prove a lockup. Only events that the CPU
+//! itself served count: a tick that came in time, or a *probe*. A probe is a non-maskable interrupt from the watcher.
+//! It counts if it finds interrupts masked and no tick served since the last probe.
 //!
 //! # Idle CPUs
-//! An idle CPU serves one more tick, then none, unless its *ward* (the CPU that it watches) is busy.
+//! A CPU that becomes idle serves one more tick, and then stops its tick unless its *ward* (the CPU that it watches) is
+//! busy.
 //!
-//! A CPU that becomes busy *is marked busy, fences, checks whether its watcher has a tick*. A watcher that stops its
-//! tick *has no tick, fences, checks whether its ward is busy*. So the CPU finds the watcher without a tick and
-//! interrupts it, or the watcher finds the CPU busy and restarts its tick.
+//! A CPU that becomes busy *marks itself busy, executes a fence, and checks whether its watcher has a tick*. A watcher
+//! that stops its tick *clears its tick flag, executes a fence, and checks whether its ward is busy*. So either the CPU
+//! finds the watcher without a tick and interrupts it, or the watcher finds the CPU busy and restarts its tick.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 
-/// How CPUs are watched.
+/// The settings of the watchdog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watching {
-    /// Nanoseconds from tick to tick.
+    /// The time between two ticks, in nanoseconds.
     pub period: u64,
-    /// A soft lockup is so many ticks without an entry to the scheduler.
+    /// The number of ticks without an entry to the scheduler that make a soft lockup.
     pub soft: u32,
-    /// A hard lockup is so many ticks of the watcher, or probes, without a tick.
+    /// The number of the watcher's ticks, or probes, without a tick of the ward that make a hard lockup.
     pub hard: u32,
 }
 
 /// A CPU that is stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lockup {
-    /// The calling CPU served that many ticks and did not enter its scheduler.
+    /// The calling CPU has served this number of ticks in a row and has not entered its scheduler.
     Soft(u32),
     /// This CPU has interrupts masked, and does not unmask them.
     Hard(CpuId),
 }
 
-/// There is no tick.
+/// The due time of a CPU that has no tick.
 const NEVER: u64 = u64::MAX;
 
-/// [`Watch::state`]: a tick is due.
+/// A bit of [`Watch::state`]: the CPU has a tick.
 const TICKS: u64 = 1;
-/// [`Watch::state`]: the CPU runs threads, or did at its last tick.
+/// A bit of [`Watch::state`]: the CPU runs threads, or did at its last tick.
 const BUSY: u64 = 2;
-/// [`Watch::state`]: one tick served.
+/// The unit of [`Watch::state`] that counts served ticks; the bits above `BUSY` are the count.
 const SERVED: u64 = 4;
 
-/// The published state of a CPU. Only that CPU writes it, the probes by its non-maskable interrupt; its watcher reads
-/// it once a period.
+/// The published state of a CPU. Only that CPU writes it, and its watcher reads it once a period. The handler of the
+/// CPU's non-maskable interrupt writes the fields about probes.
 pub(crate) struct Watch {
-    /// Ticks served, [`BUSY`] and [`TICKS`].
+    /// The number of ticks served, [`BUSY`] and [`TICKS`].
     state: AtomicU64,
-    /// Probes in a row that found interrupts masked and no tick served.
+    /// The number of probes in a row that found interrupts masked and no tick served.
     strikes: AtomicU32,
     /// The state that the last probe saw.
     probed: AtomicU64,
-    /// (own) When the next tick is due, nanoseconds.
+    /// (own) The time at which the next tick is due, in nanoseconds. Only this CPU uses a field marked (own).
     due: AtomicU64,
-    /// (own) How often the CPU had entered its scheduler at the last tick, and ticks since it did.
+    /// (own) How often the CPU had entered its scheduler at the last tick. `stuck` counts the ticks since the last
+    /// entry.
     came: AtomicU64,
     stuck: AtomicU32,
-    /// (own) The ward's state at the last tick, ticks since it changed, and whether the ward was reported.
+    /// (own) The ward's state at this CPU's last tick. `unchanged` counts this CPU's ticks since the ward's state
+    /// changed. `reported` is the ward's state at the last report of a hard lockup.
     ward: AtomicU64,
     unchanged: AtomicU32,
     reported: AtomicU64,
@@ -73,7 +76,7 @@ pub(crate) struct Watch {
 /// The findings of a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TickFindings {
-    /// The CPU itself is stuck, for so many ticks.
+    /// The CPU itself is stuck, for this number of ticks; `None` if it is not, or was reported.
     pub soft: Option<u32>,
     /// The ward must be probed.
     pub probe: bool,
@@ -96,13 +99,13 @@ impl Watch {
         }
     }
 
-    /// When the next tick is due.
+    /// The time at which the next tick is due, in nanoseconds; [`NEVER`] if the CPU has no tick.
     #[inline(always)]
     pub fn due(&self) -> u64 {
         self.due.load(Ordering::Relaxed)
     }
 
-    /// Whether the CPU is marked as busy; for that CPU only.
+    /// Whether the CPU is marked as busy. Called only by that CPU.
     #[inline(always)]
     pub fn is_busy(&self) -> bool {
         self.state.load(Ordering::Relaxed) & BUSY != 0
@@ -112,13 +115,13 @@ impl Watch {
         self.state.load(Ordering::Acquire) & TICKS != 0
     }
 
-    /// This CPU only, with interrupts masked.
+    /// Sets or clears `bits` of the state. Called only by the CPU itself, with interrupts masked.
     fn set(&self, bits: u64, to: bool) {
         let state = self.state.load(Ordering::Relaxed);
         self.state.store(if to { state | bits } else { state & !bits }, Ordering::Release);
     }
 
-    /// Stops the watch of CPUs.
+    /// Stops the CPU's tick and marks it as not busy, because watching was turned off.
     pub fn stop(&self) {
         self.set(TICKS | BUSY, false);
         self.due.store(NEVER, Ordering::Relaxed);
@@ -132,7 +135,7 @@ impl Watch {
         }
     }
 
-    /// Marks the CPU as busy. True if its watcher has no tick, and must be interrupted to get one.
+    /// Marks the CPU as busy. Returns true if its watcher has no tick. The caller must then interrupt the watcher.
     pub fn becomes_busy(&self, due: u64, watcher: Option<&Watch>) -> bool {
         self.start(due);
         self.set(BUSY, true);
@@ -142,7 +145,7 @@ impl Watch {
         watcher.is_some_and(|watcher| !watcher.ticks())
     }
 
-    /// The CPU is idle: it stops its tick, unless its ward is busy, for which it starts one at `due`.
+    /// Stops the tick of an idle CPU. If its ward (the CPU that it watches) is busy, starts the tick again at `due`.
     fn stands_down(&self, due: u64, ward: Option<&Watch>) {
         self.set(TICKS | BUSY, false);
         self.due.store(NEVER, Ordering::Relaxed);
@@ -153,9 +156,10 @@ impl Watch {
         }
     }
 
-    /// A tick was served at `now`: `came` is how often the CPU has entered its scheduler, `idle` whether it is idle.
+    /// Serves a tick at `now`, and returns its findings. `came` is how often the CPU has entered its scheduler, and
+    /// `idle` is whether the CPU is idle.
     pub fn tick(&self, how: &Watching, now: u64, came: u64, idle: bool, ward: Option<&Watch>) -> TickFindings {
-        // A late tick means that the CPU did not run, or had interrupts masked: no evidence that it was stuck.
+        // A late tick does not prove a lockup: the virtual CPU was descheduled, or had interrupts masked.
         let in_time = now.saturating_sub(self.due()) <= how.period / 2;
         self.state.store(self.state.load(Ordering::Relaxed) + SERVED, Ordering::Release);
         let mut found = TickFindings::default();
@@ -177,7 +181,8 @@ impl Watch {
             };
             self.unchanged.store(unchanged, Ordering::Relaxed);
             found.probe = unchanged >= 2;
-            // The first two ticks without a tick of the ward, in which it was not probed, count too.
+            // The watcher's first two ticks without a tick of the ward count too, although the watcher sends no probe
+            // at them.
             let enough = ward.strikes.load(Ordering::Acquire) + 2 >= how.hard.max(3);
             if found.probe && enough && self.reported.swap(state, Ordering::Relaxed) != state {
                 found.hard = true;
@@ -193,7 +198,7 @@ impl Watch {
         found
     }
 
-    /// The CPU serves a probe, which found interrupts masked or not.
+    /// Serves a probe, the watcher's non-maskable interrupt. `masked` is whether it found interrupts masked.
     pub fn probe(&self, masked: bool) {
         let state = self.state.load(Ordering::Relaxed);
         let same = self.probed.swap(state, Ordering::Relaxed) == state;
@@ -208,7 +213,7 @@ mod tests {
 
     const HOW: Watching = Watching { period: 100, soft: 4, hard: 5 };
 
-    /// Ticks in time, at each of which the CPU has entered its scheduler as often as `came` says.
+    /// Serves one tick in time for each item of `came`, which is how often the CPU has entered its scheduler by then.
     fn ticks(watch: &Watch, came: impl IntoIterator<Item = u64>, ward: Option<&Watch>) -> Vec<TickFindings> {
         came.into_iter().map(|came| watch.tick(&HOW, watch.due(), came, false, ward)).collect()
     }
@@ -219,7 +224,7 @@ mod tests {
         assert!(!watch.becomes_busy(100, None));
         let soft: Vec<_> = ticks(&watch, [1; 9], None).iter().map(|f| f.soft).collect();
         assert_eq!(soft, [None, None, None, None, Some(4), None, None, None, None]);
-        // Once it has entered, the next lockup is another incident.
+        // After the CPU has entered its scheduler, the next lockup is another incident.
         let soft = ticks(&watch, [2, 2, 2, 2, 2], None);
         assert_eq!(soft.iter().filter(|f| f.soft.is_some()).count(), 1);
     }
@@ -240,7 +245,7 @@ mod tests {
             let found = watch.tick(&HOW, watch.due() + 51, 1, false, Some(&ward));
             assert_eq!(found, TickFindings::default());
         }
-        // At the very end of the tolerance they are.
+        // Ticks at the very end of the tolerance are in time, so they count.
         let found: Vec<_> = (0..5).map(|_| watch.tick(&HOW, watch.due() + 50, 1, false, Some(&ward))).collect();
         assert!(found.iter().any(|f| f.soft.is_some()) && found.iter().any(|f| f.probe));
     }
@@ -250,10 +255,10 @@ mod tests {
         let (watch, ward) = (Watch::new(), Watch::new());
         watch.becomes_busy(100, None);
         ward.becomes_busy(100, Some(&watch));
-        // The CPU does not run: events that it does not serve do not count.
+        // The ward serves no probes, as a descheduled CPU. Events that a CPU does not serve do not count.
         let found = ticks(&watch, 1..50, Some(&ward));
         assert!(found.iter().all(|f| !f.hard) && found.iter().filter(|f| f.probe).count() == 47);
-        // It runs, with interrupts on: its tick will come.
+        // The ward serves probes with interrupts on, so a tick will follow.
         (0..50).for_each(|_| ward.probe(false));
         assert!(!ticks(&watch, [50], Some(&ward))[0].hard);
         (0..3).for_each(|_| ward.probe(true));
@@ -284,7 +289,7 @@ mod tests {
         watch.becomes_busy(100, None);
         watch.tick(&HOW, 100, 1, true, Some(&ward));
         assert_eq!((watch.due(), watch.is_busy()), (NEVER, false));
-        // Its ward becomes busy, and must interrupt it.
+        // The ward becomes busy, and must interrupt its watcher.
         assert!(ward.becomes_busy(200, Some(&watch)));
         watch.start(250);
         assert!(!ward.becomes_busy(200, Some(&watch)));

@@ -1,8 +1,9 @@
-//! Nice values as weights: a step is a factor of 1.25, as on Linux.
+//! The weights of nice values. As on Linux, each nice step changes the weight by a factor of 1.25.
 
 const STEPS: usize = 40;
 
-/// 1.25 to the power of 20 to -19, times 2^`shift`, rounded. Nice -20 comes first where the power rises.
+/// 1.25 to the powers from 20 (nice -20) to -19 (nice 19), times 2^`shift`, rounded. With `up`, the exponents have the
+/// opposite sign.
 const fn powers(shift: u32, up: bool) -> [u32; STEPS] {
     let mut out = [0; STEPS];
     let mut i = 0;
@@ -24,28 +25,30 @@ const fn powers(shift: u32, up: bool) -> [u32; STEPS] {
     out
 }
 
-/// Weights, 1024 at nice 0.
+/// The weight of each nice value: 1024 at nice 0.
 static WEIGHTS: [u32; STEPS] = powers(10, false);
-/// 2^16 at nice 0, divided by the weight's ratio to that.
+/// The inverse of each weight, scaled so that it is 2^16 at nice 0.
 static INVERSE: [u32; STEPS] = powers(16, true);
 
 fn index(nice: i8) -> usize {
     (nice.clamp(-20, 19) + 20) as usize
 }
 
-/// CPU time of a thread at `nice`, as it counts towards its turn: the time that a thread at nice 0 would have had
-/// meanwhile. Both are rounded up, so that the rest of a turn lasts a moment, and is shorter after it.
+/// Converts CPU time of a thread at `nice` to the time that its turn is charged, both in nanoseconds. It is `ns`
+/// divided by the thread's weight relative to nice 0. The result is rounded up, so that every run makes the rest of a
+/// turn shorter.
 #[inline(always)]
 pub(crate) fn weighted(ns: u64, nice: i8) -> u64 {
-    // Most threads have nice 0.
+    // Fast path: most threads have nice 0.
     if nice == 0 {
         return ns;
     }
-    // Beyond a quarter of an hour the exact value makes no difference; nothing overflows.
+    // A limit of 2^40 ns (18 minutes) prevents an overflow. Beyond it the exact value makes no difference.
     (ns.min(1 << 40) * u64::from(INVERSE[index(nice)])).div_ceil(1 << 16)
 }
 
-/// The inverse: how long a thread at `nice` runs while one at nice 0 would for `ns`.
+/// The inverse of [`weighted`]: how many nanoseconds a thread at `nice` runs for a charge of `ns`. Rounded up, so that
+/// the rest of a turn is never 0.
 #[inline(always)]
 pub(crate) fn unweighted(ns: u64, nice: i8) -> u64 {
     if nice == 0 {

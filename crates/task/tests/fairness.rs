@@ -21,7 +21,7 @@ fn hogs(
     (0..count).map(|i| machine.spawn(on(i), user, 0, Does::Runs)).collect()
 }
 
-/// `got` is `due`, but for `per_mille` of it and `slack` nanoseconds.
+/// Checks that `got` differs from `due` by at most `per_mille` thousandths of `due` plus `slack` nanoseconds.
 #[track_caller]
 fn close(got: u64, due: u64, per_mille: u64, slack: u64) {
     assert!(got.abs_diff(due) <= due * per_mille / 1000 + slack, "{got} ns are not {due} ns");
@@ -36,7 +36,7 @@ fn users_get_equal_shares_despite_different_thread_counts() {
         machine.run(time);
         let due = time / counts.len() as u64;
         for threads in &users {
-            // A turn ahead or behind, and a stretch.
+            // The tolerance is more than one turn and one stretch.
             close(ran(threads), due, 1, 6 * MS);
         }
         assert_eq!(users.iter().map(|u| ran(u)).sum::<u64>(), time, "the CPU never idles");
@@ -77,12 +77,12 @@ fn threads_of_a_user_get_cpu_time_by_their_nice_weights() {
         let threads: Vec<_> = nices.iter().map(|nice| machine.spawn(0, Some(user), *nice, Does::Runs)).collect();
         let weight = |nice: i8| 1.25f64.powi(-i32::from(nice));
         let all: f64 = nices.iter().copied().map(weight).sum();
-        // Thirty rounds of turns at least.
+        // The time for at least thirty rounds, in each of which every thread gets one turn.
         let time = (60.0 * 4e6 * all) as u64 + 4000 * MS;
         machine.run(time);
         for (thread, nice) in threads.iter().zip(nices) {
             let due = time as f64 / 2.0 * weight(*nice) / all;
-            // The table of weights is rounded, as Linux's is: by 2 % where weights are small.
+            // The table of weights is rounded, as Linux's table is. The error is 2 % for small weights.
             close(thread.payload().ran.get(), due as u64, 40, (4e6 * weight(*nice)) as u64 + 2 * MS);
         }
         close(ran(&other), time / 2, 1, 6 * MS);
@@ -98,7 +98,7 @@ fn a_sleepy_user_runs_at_once_beside_thousands_of_threads() {
         machine.run(4000 * MS);
         let script = sleeper.payload();
         assert!(script.latest.get() <= MS / 10, "{} ns late with {threads} threads", script.latest.get());
-        // Its first turn comes at the same time as that of a new thread.
+        // The thread runs for 0.5 ms of every 20.5 ms.
         close(script.ran.get(), 4000 * MS * 5 / 205, 20, MS);
     }
 }
@@ -121,7 +121,7 @@ fn a_user_alone_has_the_whole_cpu_without_extra_switches() {
     let time = 4000 * MS;
     alone.run(time);
     assert_eq!(ran(&threads), time);
-    // A turn each.
+    // Each thread runs for a whole turn, so there is one switch for each 4 ms.
     assert!(alone.switches() <= time / (4 * MS) + 10, "{} switches", alone.switches());
     let root = Stepped::new(1);
     let threads = hogs(root, None, 10, |_| 0);
@@ -155,7 +155,8 @@ fn threads_that_migrate_take_no_virtual_time_along() {
         machine.run(round);
     }
     wander.iter().for_each(|thread| machine.restrict(thread, &all));
-    // They have half of one CPU at a time. Being new on it each time gains them no more than the credit of a sleeper.
+    // The migrating threads are all on one CPU at a time, and get half of that CPU. At each migration they gain at most
+    // the credit of a user that slept.
     let (theirs, others) = (ran(&wander), fixed.iter().map(|f| ran(f)).sum::<u64>());
     assert_eq!(theirs + others, 2 * time);
     assert!(theirs >= time * 40 / 100 && theirs <= time * 66 / 100, "{theirs} of {time} ns");

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use stepped::{POLL, Stepped, memory};
 
-/// Each test runs with so many seeds.
+/// The number of seeds with which each test runs.
 const SEEDS: u64 = 12;
-/// How often a thread takes a lock.
+/// How often a thread acquires a lock.
 const ROUNDS: usize = 60;
-/// A deadline may pass by so much, and each of the other threads may go first.
+/// The most nanoseconds by which a thread may run after its deadline: a tick of the timer, and the polls of all other
+/// threads.
 const LATE: u64 = (1 << 14) + 40 * 2 * POLL;
 
 fn table(buckets: usize) -> &'static FutexTable<Stepped> {
@@ -24,7 +25,7 @@ fn table(buckets: usize) -> &'static FutexTable<Stepped> {
     Box::leak(Box::new(unsafe { FutexTable::new(memory, buckets) }))
 }
 
-/// A word in memory, and the system call on it.
+/// A futex word in memory, with the futex operations on it.
 struct Word(AtomicU32);
 
 impl Word {
@@ -44,7 +45,7 @@ impl Word {
     }
 }
 
-/// The mutex of "Futexes are tricky": 0 free, 1 held, 2 held and contended.
+/// The mutex of Drepper's "Futexes Are Tricky". The word is 0 if it is free, 1 if held, 2 if held and contended.
 fn lock(w: &Word, machine: &Stepped, t: &FutexTable<Stepped>) {
     if w.0.compare_exchange(0, 1, SeqCst, SeqCst).is_ok() {
         return;
@@ -251,7 +252,7 @@ fn requeue_moves_the_rest_and_compares_first() {
                         Ok::<_, Infallible>(true)
                     };
                     let s = machine.scheduler();
-                    // Some time out while they are moved about.
+                    // Some waiters time out while they are requeued.
                     let deadline = (i % 8 == 7).then(|| machine.now() + 3_000_000 + seed * 50_000);
                     match t.wait(s, from.key(), ANY, deadline, &mut same, &mut || false).unwrap() {
                         FutexWait::Woken => drop(awake.fetch_add(1, SeqCst)),
@@ -267,7 +268,7 @@ fn requeue_moves_the_rest_and_compares_first() {
                 let mut yes = || Ok::<_, Infallible>(true);
                 assert_eq!(t.requeue(s, from.key(), to.key(), 20, 10, &mut yes), Ok(Ok(Some((20, 10)))));
                 wait_until(machine, || awake.load(SeqCst) == 20);
-                // With some seeds, waiters of either queue time out now.
+                // With some seeds, waiters of both queues time out during this time.
                 machine.spin(seed * 400_000);
                 let left = timed.load(SeqCst);
                 let moved = t.wake(s, to.key(), usize::MAX, ANY).unwrap();
@@ -288,13 +289,13 @@ fn a_table_is_sized_to_the_memory() {
     assert_eq!(FutexTable::<Stepped>::bytes(64), 64 * 64);
 }
 
-/// Keys that there are: more than buckets in the smaller table.
+/// The number of keys, which is greater than the number of buckets of the smaller table.
 const KEYS: u64 = 5;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Wait(u64, u32),
-    /// Of a word that differs, or until a moment that has passed.
+    /// A wait that does not sleep: the word differs, or, if true, the deadline has passed.
     Pass(u64, bool),
     Wake(u64, usize, u32),
     Requeue(u64, u64, usize, usize),
@@ -304,7 +305,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let bits = || prop_oneof![2 => Just(ANY), 1 => 1..4u32];
-    // More than are woken in one hold of the lock, too.
+    // `usize::MAX` also wakes more threads than fit in one batch.
     let most = || prop_oneof![3 => 0..4usize, 1 => Just(usize::MAX)];
     prop_oneof![
         8 => (0..KEYS, bits()).prop_map(|(k, b)| Step::Wait(k, b)),
@@ -315,7 +316,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One queue a key: the waiters, longest first, and their bits.
+/// The model: for each key a queue of waiters and their bitsets, the longest waiting first.
 #[derive(Default)]
 struct Queues(BTreeMap<u64, Vec<(usize, u32)>>);
 
@@ -344,12 +345,12 @@ impl Queues {
     }
 }
 
-/// Does `steps` on a machine of one CPU, and compares them with the queues.
+/// Executes `steps` on a machine with one CPU, and compares the results with the model.
 fn follow(machine: &'static Stepped, t: &'static FutexTable<Stepped>, steps: &[Step]) {
     let s = machine.scheduler();
     let word = |k: u64| (7, 4096 + 4 * k);
     let mut queues = Queues::default();
-    // The waiters that have returned, and how.
+    // The waiters whose waits have returned, and the results.
     let ended: Arc<Mutex<Vec<(usize, FutexWait)>>> = Arc::default();
     let mut waiters: Vec<(ThreadRef<Stepped>, Arc<AtomicBool>)> = Vec::new();
     let settled = |mut wanted: Vec<(usize, FutexWait)>| {
@@ -376,7 +377,7 @@ fn follow(machine: &'static Stepped, t: &'static FutexTable<Stepped>, steps: &[S
                     ended.lock().unwrap().push((id, out.unwrap()));
                 });
                 waiters.push((thread, stop));
-                // There is one CPU, so the thread runs until it sleeps.
+                // The machine has one CPU, so the new thread runs until it sleeps.
                 machine.until(|| asleep.load(SeqCst));
                 queues.0.entry(key).or_default().push((id, bits));
             }

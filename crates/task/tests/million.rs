@@ -1,5 +1,5 @@
-//! A million threads that sleep until deadlines of their own: each wakes in time, and a wake-up costs the same
-//! interrupts as among a thousand.
+//! A million threads that each sleep until a deadline. Each thread wakes up in time, and a wake-up needs no more
+//! interrupts than with a thousand threads.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod stepped;
@@ -9,13 +9,13 @@ use stepped::{Does, Stepped};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// Between two wake-ups of the machine.
+/// The time between two wake-ups on the machine, in nanoseconds.
 const EVERY: u64 = MS / 2;
-/// The work of a wake-up.
+/// How long a woken thread runs, in nanoseconds.
 const WORK: u64 = 5 * US;
 
-/// `count` threads wake by turns, 2,000 times a second in all, once each. Returns how often a CPU set its timer, and
-/// how often it interrupted another, in a thousand wake-ups.
+/// Runs `count` threads that wake up one after the other, once each, with 2,000 wake-ups per second in all. Returns how
+/// often CPUs programmed their timers, and how often they interrupted other CPUs, per thousand wake-ups.
 fn by_turns(cpus: usize, count: u64) -> [u64; 2] {
     let machine = Stepped::new(cpus);
     let user = machine.user();
@@ -30,7 +30,8 @@ fn by_turns(cpus: usize, count: u64) -> [u64; 2] {
     assert!(runs().all(|n| n == 1), "a thread has not begun, or woke early");
     let before = machine.interrupts();
     machine.run(period + (period / 2).min(10 * MS));
-    // A deadline is rounded to the wheel's ticks, so the first ones may come a second time.
+    // Deadlines are rounded up to ticks of the timer wheel, so the run is a little longer than a period. The first
+    // threads may wake up twice in it.
     assert!(runs().all(|n| (2..=3).contains(&n)), "a thread missed a turn");
     let woken = runs().sum::<u64>() - count;
     assert!(woken <= count + count / 50 + 20, "{woken} wake-ups of {count} threads");
@@ -38,8 +39,8 @@ fn by_turns(cpus: usize, count: u64) -> [u64; 2] {
     [0, 1].map(|i| (after[i] - before[i]) * 1000 / woken)
 }
 
-/// `count` threads whose deadlines come at one moment all run, and a thread of the kernel's share gets its turns
-/// meanwhile.
+/// Checks that `count` threads with deadlines at the same moment all run. While they run, a thread of the kernel's
+/// share must run regularly.
 fn at_once(cpus: usize, count: u64) {
     let machine = Stepped::new(cpus);
     let user = machine.user();
@@ -54,7 +55,7 @@ fn at_once(cpus: usize, count: u64) {
     let other = machine.spawn(0, None, 0, Does::Timed { after: WORK, sleep: MS });
     machine.run(at - machine.time() + MS);
     let (before, crowd) = (other.payload().runs.get(), count * WORK / cpus as u64);
-    // While the crowd runs: afterwards nothing could keep the other thread from its turns.
+    // Count only while the many threads run, because afterwards the other thread has the CPU for itself.
     let part = crowd * 9 / 10;
     machine.run(part);
     let turns = other.payload().runs.get() - before;

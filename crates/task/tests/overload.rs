@@ -1,4 +1,4 @@
-//! More wake-ups than the CPU can serve: each thread runs within a bound that is linear in their number.
+//! More wake-ups than the CPU can serve. Each thread still runs within a time that is linear in the number of threads.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod stepped;
@@ -8,14 +8,14 @@ use stepped::{Does, Stepped};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// The turn of a thread at nice 0.
+/// The turn (time slice) of a thread at nice 0, in nanoseconds.
 const TURN: u64 = 4 * MS;
-/// Of a thread that sleeps until the test wakes it.
+/// The sleep of a thread that the test wakes, in nanoseconds: longer than any test.
 const EVER: u64 = 1 << 60;
 
 type Threads = Vec<ThreadRef<Stepped>>;
 
-/// Threads that sleep when this returns. Their turns are new but for `after`.
+/// Starts `count` threads that sleep when this returns. Each has used `after` nanoseconds of its turn.
 fn asleep(machine: &Stepped, user: &'static User<Stepped>, count: usize, after: u64, sleep: u64) -> Threads {
     let spawn = |_| machine.spawn(0, Some(user), 0, Does::Sleeps { after, sleep });
     let threads: Threads = (0..count).map(spawn).collect();
@@ -27,18 +27,20 @@ fn ran(threads: &[ThreadRef<Stepped>]) -> u64 {
     threads.iter().map(|thread| thread.payload().ran.get()).sum()
 }
 
-/// The longest wait for the CPU after a wake-up or a preemption; waits that go on count too.
+/// The longest wait of any thread for the CPU after a wake-up or a preemption, in nanoseconds. Waits that have not
+/// ended count up to now.
 fn longest(machine: &Stepped, threads: &[ThreadRef<Stepped>]) -> u64 {
     threads.iter().map(|t| t.payload().longest(machine.time())).max().unwrap_or(0)
 }
 
-/// 20,000 threads ask for 700 us each millisecond. A parent that sleeps often and a busy thread run beside them.
-/// Returns the longest waits of the three kinds, and the time of a round.
+/// Runs 20,000 threads that each want 700 us of CPU time and then sleep for a millisecond. Beside them run a parent
+/// that sleeps often, and a busy thread. Returns the longest waits of the three kinds, and the time of a round, in
+/// nanoseconds.
 fn overload(woken_at_once: bool) -> ([u64; 3], u64) {
     let (machine, count, cost) = (Stepped::new(1), 20_000, 700 * US);
     let user = machine.user();
     let sleeper = |i: u64| match woken_at_once {
-        // A seventh of the turns ends in each round.
+        // The threads have used different parts of their turns, so a part of the turns ends in each round.
         true => Does::Once { after: 500 * i % 3500 * US + US, sleep: EVER, then: cost, period: MS },
         false => Does::Sleeps { after: cost, sleep: MS },
     };
@@ -55,7 +57,7 @@ fn overload(woken_at_once: bool) -> ([u64; 3], u64) {
     let waits = [&sleepers, &parent, &hog].map(|threads| longest(machine, threads));
     let (parents, hogs) = (ran(&parent), ran(&hog));
     println!("at once {woken_at_once}: waits {waits:?} in rounds of {round}, parent {parents} ns, busy {hogs} ns");
-    // The busy thread gets at most the fifth of the back list.
+    // The busy thread is on the back list, which gets at most a fifth of the time here.
     assert!(parents >= 900 * US && hogs >= TURN && hogs <= time / 5 + TURN, "{parents} ns and {hogs} ns");
     assert_eq!(ran(&sleepers) - before + parents + hogs, time, "the CPU never idles");
     (waits, round)
@@ -73,8 +75,8 @@ fn each_of_20000_threads_on_a_back_list_runs_within_a_turn_of_each() {
     assert!(waits.into_iter().all(|wait| wait <= 20_003 * TURN), "{waits:?}");
 }
 
-/// How long a thread needs that wakes `count` others of its user, each at the cost of `wake`, while the woken ones run
-/// for 40 us each millisecond. Ends after `limit`.
+/// How long a thread takes to wake `count` threads of its user, in nanoseconds. Each wake-up takes `wake` nanoseconds
+/// of its CPU time. The woken threads run for 40 us and then sleep for a millisecond. Stops after `limit` nanoseconds.
 fn time_to_wake(count: usize, wake: u64, limit: u64) -> u64 {
     let machine = Stepped::new(1);
     let user = machine.user();
@@ -100,7 +102,8 @@ fn a_thread_that_wakes_20000_of_its_user_needs_time_linear_in_their_number() {
         let wake = 20 * US;
         let took = time_to_wake(count, wake, limit);
         println!("{took} ns for {count} wake-ups");
-        // A fifth of the CPU, after the front list was served first for 20 ms and a few stretches behind a short one.
+        // The waking thread has at least a fifth of the CPU, after the front list alone was served for 20 ms. The rest
+        // of the 200 ms is tolerance.
         assert!(took <= 5 * count as u64 * wake + 200 * MS, "{took} ns for {count} wake-ups");
     }
 }
@@ -123,14 +126,15 @@ fn a_user_who_wakes_100000_threads_at_once_takes_no_time_of_another() {
     }
     let took = machine.time() - start;
     println!("{took} ns until all ran, the other user had {least} ns of each 10 ms");
-    // Half, but for the credit of a user who slept.
+    // The other user gets half of the time, less the credit of the user whose threads slept.
     assert!(least >= 2_900 * US, "the other user had {least} ns of 10 ms");
     assert!(longest(machine, &sleeper) <= MS / 10, "{} ns late", longest(machine, &sleeper));
     assert!(took <= 2_100 * MS, "{took} ns until all ran");
 }
 
-/// A user ends 100,000 sleeping threads, by 80 us each, while a thread of the same user sleeps often. Returns the
-/// longest wait of that thread, and the time until all have run.
+/// Ends 100,000 sleeping threads of a user, each of which runs for 80 us. Beside them runs a thread of the same user
+/// that sleeps often. Returns the longest wait of that thread, and the time until all ending threads have run, in
+/// nanoseconds.
 fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
     let machine = Stepped::new(1);
     let user = machine.user();
@@ -154,7 +158,8 @@ fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
 fn a_user_whose_100000_threads_end_at_once_answers_meanwhile() {
     let (late, took) = end_100000(Stepped::wake_to_end);
     println!("{late} ns late while all ended within {took} ns");
-    // Those that had gathered in front before, which get half of the time.
+    // The thread waits only for the 64 ending threads that joined the front list. All later ones move to the share of
+    // ending threads. The two shares each get half of the time.
     assert!(late <= 2 * 64 * 80 * US + 3 * MS, "{late} ns late");
     assert!(took <= 9_000 * MS, "{took} ns until all ended");
     let (late, _) = end_100000(Stepped::wake);
@@ -208,11 +213,11 @@ fn one_busy_thread_of_great_weight_leaves_its_part_to_many_wake_ups() {
     let hog = vec![machine.spawn(0, Some(user), -20, Does::Runs)];
     let time = 30_000 * MS;
     machine.run(time);
-    // By weight it would have 8 %; the back list has a fifth.
+    // By its weight the busy thread would get 8 %. It is on the back list, which gets at most a fifth.
     let part = ran(&hog) * 100 / time;
     println!("{part} % for nice -20, {} ns late", longest(machine, &sleepers));
     assert!((8..=21).contains(&part), "{part} %");
-    // A turn of each, of which that of the busy thread lasts 355 ms.
+    // A sleeper waits for at most one turn of each other thread. The turn of the busy thread has 355 ms.
     let late = longest(machine, &sleepers);
     assert!(late <= 1000 * TURN + 360 * MS, "{late} ns late");
 }
@@ -224,11 +229,11 @@ fn threads_that_slept_go_before_busy_ones_while_the_cpu_can_serve_them() {
         let user = machine.user();
         let sleepers = asleep(machine, user, 10, 200 * US, 20 * MS);
         let hogs: Threads = (0..hogs).map(|_| machine.spawn(0, Some(user), 0, Does::Runs)).collect();
-        // Not yet a turn each.
+        // In this time the sleepers do not use up their turns.
         machine.run(300 * MS);
         let late = longest(machine, &sleepers);
         println!("{late} ns late beside {} busy threads", hogs.len());
-        // A stretch of a busy thread, then each other.
+        // A sleeper waits for a stretch of the busy thread, and then for each other sleeper.
         assert!(late <= MS + 10 * 200 * US, "{late} ns late");
     }
 }

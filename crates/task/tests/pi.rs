@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use stepped::{Stepped, memory};
 
-/// Each test runs with so many seeds.
+/// The number of seeds with which each test runs.
 const SEEDS: u64 = 12;
 
-/// Locks, and threads that have numbers from 1.
+/// The locks of a test, and its threads, whose numbers begin at 1.
 struct World {
     machine: &'static Stepped,
     table: FutexTable<Stepped>,
@@ -97,7 +97,7 @@ impl World {
     fn until(&self, what: impl Fn() -> bool) {
         self.machine.until(what);
     }
-    /// Whether thread `n` waits for a lock. It sleeps, and its owner is not free.
+    /// Whether thread `n` sleeps, because it waits for a lock.
     fn sleeps(&self, n: usize) -> bool {
         self.threads.lock().unwrap()[n].as_ref().is_some_and(|t| !t.is_runnable())
     }
@@ -156,7 +156,7 @@ fn a_weight_goes_down_a_chain_and_comes_back() {
                     }
                     if n == 0 {
                         w.until(|| w.sleeps(LAST));
-                        // The last thread has the greatest weight.
+                        // The last thread has nice -15, which all threads of the chain inherit.
                         w.until(|| (0..=LAST).all(|n| w.nice(n) == -15));
                         let last = w.threads.lock().unwrap()[LAST].clone().unwrap();
                         last.set_nice(-3);

@@ -1,5 +1,6 @@
-//! The scheduler, futexes and locks with priority inheritance on CPUs that run in parallel: what holds whatever meets.
-//! No test here reads a clock of the host. The order of single steps is checked in virtual time by the other tests.
+//! The scheduler, futexes and locks with priority inheritance, on CPUs that run in parallel. The tests check facts that
+//! hold for any interleaving. They do not read the host's clock. Other tests check the order of single steps, in
+//! virtual time.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod parallel;
@@ -97,7 +98,7 @@ fn a_running_and_a_waiting_thread_are_moved_by_another() {
     sim.finish();
 }
 
-/// A word in memory, and the system call on it.
+/// A futex word in memory, with the futex operations on it.
 struct Word(AtomicU32);
 
 impl Word {
@@ -121,7 +122,7 @@ fn a_mutex_on_futexes_excludes_and_loses_no_waiter() {
             let words = words.clone();
             sim.spawn(&format!("t{i}"), move || {
                 for round in 0..300 {
-                    // The mutex of "Futexes are tricky": 0 free, 1 held, 2 held and contended.
+                    // The mutex of Drepper's "Futexes Are Tricky": 0 is free, 1 is held, 2 is held and contended.
                     let (word, inside, count) = &words[(i + round) % 3];
                     if word.0.compare_exchange(0, 1, SeqCst, SeqCst).is_err() {
                         while word.0.swap(2, SeqCst) != 0 {
@@ -148,7 +149,7 @@ fn a_storm_of_timed_waits_and_wakes_loses_no_waiter() {
     let sim = Sim::new(4);
     let t = table(4);
     let words: Arc<Vec<Word>> = Arc::new((0..8).map(|_| Word(AtomicU32::new(0))).collect());
-    // Threads that a waker says it woke, and those that say they were woken.
+    // `woke` counts the threads that wakers report as woken; `woken` counts the waits that return `Woken`.
     let (woke, woken) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     for i in 0..40usize {
         let (words, woke, woken) = (words.clone(), woke.clone(), woken.clone());
@@ -180,7 +181,7 @@ fn a_storm_of_timed_waits_and_wakes_loses_no_waiter() {
     );
 }
 
-/// Locks with priority inheritance, and threads that have numbers from 1.
+/// Locks with priority inheritance, and the threads of a test, whose numbers begin at 1.
 struct Locks {
     words: [AtomicU32; 2],
     threads: [Mutex<Option<ThreadRef<Sim>>>; 12],
@@ -240,7 +241,8 @@ fn locks_with_priority_inheritance_exclude_and_leave_nothing_behind() {
                 s.current().set_nice(n as i8 - 6);
                 let key = |word: usize| (7, word as u64 * 4);
                 for round in 0..100 {
-                    // Some take the second lock under the first, so that weights go down a chain.
+                    // Some threads acquire the second lock while they hold the first, so that weights are inherited
+                    // along a chain of owners.
                     let first = usize::from((n + round) % 3 == 0);
                     for word in first..2 {
                         t.pi_lock(s, key(word), &LockWord(&locks, word), None, false).unwrap();

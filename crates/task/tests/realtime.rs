@@ -12,7 +12,7 @@ use stepped::{Does, Stepped};
 const MS: u64 = 1_000_000;
 const SEEDS: u64 = 20;
 
-/// Threads that run until the flag is up, one on each CPU.
+/// Starts threads that run until the flag is set, one on each CPU. Returns the count of the threads that run.
 fn hogs(machine: &'static Stepped, cpus: usize, class: Class, stop: &Arc<AtomicBool>) -> Arc<AtomicUsize> {
     let running = Arc::new(AtomicUsize::new(0));
     for cpu in 0..cpus {
@@ -30,7 +30,7 @@ fn hogs(machine: &'static Stepped, cpus: usize, class: Class, stop: &Arc<AtomicB
     running
 }
 
-/// Executes until `done`, without giving way to others.
+/// Executes until `done` returns true, without a yield.
 fn until(machine: &Stepped, done: impl Fn() -> bool) {
     while !done() {
         machine.poll();
@@ -95,7 +95,7 @@ fn a_woken_thread_preempts_the_least_urgent_cpu_that_it_may_use() {
             let s = machine.scheduler();
             s.set_affinity(&s.current(), &CpuMask::only(0));
             until(machine, || running.load(SeqCst) == 2 && !sleeper.is_runnable());
-            // CPU 0 runs a more urgent thread from now on: this one.
+            // This thread becomes more urgent than the sleeper, so CPU 0 runs a more urgent thread from now on.
             s.set_class(&s.current(), Class::Fifo(20), false);
             for (round, allowed) in [CpuMask::first(2), CpuMask::only(1)].into_iter().enumerate() {
                 s.set_affinity(&sleeper, &allowed);
@@ -122,7 +122,7 @@ fn a_thread_that_spins_cannot_take_a_cpu_for_ever() {
     machine.set_class(&hog, Class::Fifo(99));
     let normal = machine.spawn(0, None, 0, Does::Runs);
     let had = || normal.payload().ran.get();
-    // The windows begin when the thread becomes real-time.
+    // The windows of the bound begin when the thread becomes real-time.
     machine.run(period);
     for round in 0..200 {
         let before = had();

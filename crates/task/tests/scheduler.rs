@@ -12,11 +12,11 @@ use stepped::{Does, POLL, Stepped};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// The turn of a thread at nice 0.
+/// The turn (time slice) of a thread at nice 0, in nanoseconds.
 const TURN: u64 = 4 * MS;
-/// How long a busy thread runs before a woken one preempts it.
+/// How long a busy thread runs before a woken thread preempts it, in nanoseconds.
 const STRETCH: u64 = MS;
-/// A deadline may pass by so much.
+/// How late a deadline may be served, in nanoseconds: a tick of the timer wheel.
 const TICK: u64 = 1 << 14;
 
 fn hogs(machine: &Stepped, count: usize, on: impl Fn(usize) -> usize) -> Vec<ThreadRef<Stepped>> {
@@ -117,7 +117,7 @@ fn a_park_with_a_deadline_ends_then_and_not_before() {
     }
     machine.finish();
     let late = late.lock().unwrap();
-    // Behind the polls of all others.
+    // A thread may wait for a poll of each of the others.
     assert!(late.len() == 5 * 39 && late.iter().all(|late| *late <= TICK + 39 * POLL), "{late:?}");
 }
 
@@ -133,7 +133,7 @@ fn busy_threads_share_a_cpu_fairly_and_are_preempted() {
             let (had, preempted) = (thread.payload().ran.get(), thread.switches().1);
             assert!(had.abs_diff(100 * TURN) <= TURN, "{had} ns for one of {count} threads");
             assert!(preempted >= 99 || count == 1, "preempted {preempted} times among {count} threads");
-            // The time since its last dispatch comes with its next switch.
+            // The time since a thread's last dispatch is added to its times at its next switch.
             let times = machine.scheduler().times(thread);
             assert!(times.user_ns == 0 && (had - times.system_ns <= TURN || count == 1), "{times:?} of {had} ns");
         }
@@ -155,7 +155,7 @@ fn a_thread_that_mostly_sleeps_runs_soon_among_busy_ones() {
     });
     machine.finish();
     let late = late.lock().unwrap();
-    // Behind eight turns of four milliseconds it would be 32; it waits for one stretch.
+    // The sleeper waits for one stretch, not for eight turns of four milliseconds.
     assert!(late.len() == 30 && late.iter().all(|late| *late <= STRETCH + TICK), "{late:?}");
 }
 
@@ -167,7 +167,7 @@ fn idle_cpus_steal_threads_that_wait_on_other_cpus() {
         machine.run(400 * MS);
         let homes: BTreeSet<_> = threads.iter().filter(|t| t.is_running()).map(|t| t.home()).collect();
         assert_eq!(homes, (0..4).collect(), "with seed {seed}, a CPU idles");
-        // But for the delays of the interrupts that wake the three.
+        // CPUs idle only during the delays of the interrupts that wake three of them.
         assert!(ran(&threads) >= 4 * 400 * MS - 3 * 10 * US, "with seed {seed}, CPUs idled");
     }
 }
@@ -182,7 +182,7 @@ fn an_idle_cpu_finds_allowed_threads_behind_crowded_cpus() {
         bound.iter().for_each(|thread| machine.restrict(thread, &four));
         machine.run(10 * TURN);
         assert!(bound.iter().all(|t| four.contains(t.home())), "with seed {seed}, a thread runs where it may not");
-        // CPU 5 runs one of them; CPU 0 finds the next, and none of the others are for it.
+        // CPU 5 runs one of these threads. CPU 0 must find another one behind threads that may not run on CPU 0.
         let free = hogs(machine, 3, |_| 5);
         machine.run(10 * TURN);
         let running: Vec<_> = free.iter().filter(|t| t.is_running()).map(|t| t.home()).collect();
@@ -199,13 +199,13 @@ fn a_thread_moved_off_its_cpu_leaves_at_a_stretch_end_too() {
     let (stays, seen) = (me.clone(), flags.clone());
     let thread = machine.start_at(Some(0), "stays", move || {
         let s = machine.scheduler();
-        // Turns of 355 milliseconds, from the next one on.
+        // From the next turn on, this thread's turns have 355 milliseconds.
         s.current().set_nice(-20);
         s.set_affinity(&s.current(), &CpuMask::only(0));
         s.yield_now();
         let [there, masked, done] = &*flags;
         let seen = seen.clone();
-        // It waits here, so a stretch begins; then the other CPU takes it.
+        // While the new thread waits on this CPU, the running thread has a stretch. Then the other CPU takes it.
         machine.start_at(Some(0), "moves", move || {
             let [there, masked, done] = &*seen;
             while quire_sync::current_cpu() != 1 {
@@ -231,7 +231,7 @@ fn a_thread_moved_off_its_cpu_leaves_at_a_stretch_end_too() {
         }
         machine.poll();
         assert_eq!(quire_sync::current_cpu(), 0, "interrupts are masked");
-        // The interrupt comes in, and preemption is still off when the timer's does.
+        // The other CPU's interrupt is delivered now. Preemption is still off when the timer's interrupt comes.
         machine.keep_cpu(true);
         machine.restore(was);
         machine.spin(400 * MS);
@@ -268,12 +268,12 @@ fn a_thread_woken_from_another_cpu_waits_at_most_a_stretch() {
         machine.start_at(Some(1), "waker", move || {
             let s = machine.scheduler();
             s.set_affinity(&s.current(), &CpuMask::only(1));
-            // Its first turn comes after those of the busy threads.
+            // The sleeper first runs after the turns of the busy threads.
             while sleeper.is_runnable() {
                 machine.spin(MS);
             }
             for round in 0..15 {
-                // Out of step with the turns, which last 355 milliseconds.
+                // This time is not a multiple of a turn, which has 355 milliseconds.
                 machine.spin(453 * MS);
                 assert_eq!(woken2.lock().unwrap().len(), round);
                 woken.store(machine.time(), SeqCst);
@@ -328,7 +328,7 @@ fn a_high_nice_value_gets_the_smaller_share() {
     machine.run(4000 * MS);
     let [low, high] = [low, high].map(|t| t.payload().ran.get());
     assert_eq!(low + high, 4000 * MS);
-    // By Linux's table: 1024 to 335.
+    // By Linux's table of weights the ratio is 1024 to 335.
     let due = 4000 * MS * 1024 / (1024 + 335);
     assert!(low.abs_diff(due) <= due / 50 + TURN, "{low} ns are not {due} ns");
 }
@@ -353,7 +353,7 @@ fn threads_run_on_allowed_cpus_and_idle_cpus_skip_others() {
                         _ => {}
                     }
                 }
-                // Other threads may still begin on CPU 3.
+                // A few halts are allowed, because other threads may still begin on CPU 3.
                 let halts = machine.halts(3) - settled;
                 assert!(halts <= 12, "an idle CPU without allowed threads must halt, not spin: {halts}");
             });
@@ -385,7 +385,7 @@ fn a_running_and_a_waiting_thread_are_moved_by_another() {
         machine.start_at(Some(2), "mover", move || {
             let s = machine.scheduler();
             s.set_affinity(&s.current(), &CpuMask::only(2));
-            // A running thread leaves at once, a waiting one when its turn comes.
+            // A running thread leaves its CPU at once. A waiting thread moves when the CPU takes it off the queue.
             let wait = |i: usize, cpu: usize| {
                 let limit = machine.time() + TURN + MS;
                 while at[i].load(SeqCst) != cpu {
@@ -396,7 +396,7 @@ fn a_running_and_a_waiting_thread_are_moved_by_another() {
             wait(0, 0);
             wait(1, 0);
             for round in 0..20 {
-                // One of the two runs, the other one waits.
+                // In each round one of the two threads runs and the other one waits.
                 s.set_affinity(&hogs[round % 2], &CpuMask::only(1));
                 wait(round % 2, 1);
                 s.set_affinity(&hogs[round % 2], &CpuMask::only(0));

@@ -1,20 +1,20 @@
-//! The consistency checker: every invariant derived again from scratch, when the [`Level`] says so.
+//! The consistency checker. If the [`Level`] demands it, every invariant is computed again from the basic data.
 //!
-//! Each structure has a `check` of its own beside its code, which trusts no cached value of the structure. It computes
-//! sums, largest gaps, largest ends, bitmaps, counts and links anew and compares. This module has what all checks
-//! share: when they run, which errors they return, and what happens then.
+//! Each structure has a `check` of its own beside its code. A check uses no cached value of the structure: it computes
+//! sums, largest gaps, largest ends, bitmaps, counts and links again, and compares. This module has the common parts:
+//! when checks run, and which errors they return.
 //!
-//! # When
+//! # When checks run
 //! The level is one word ([`Physical::check_level`](crate::phys::Physical::check_level)). With [`Level::AtRelease`] a
-//! structure may be checked when its lock is released. That happens only after as many updates as the last check
-//! visited things ([`Due`]). So checking costs each update a constant on average, however large the structure is (the
-//! idea of FreeBSD's `vm_map` checker, D19826). With [`Level::Never`] a release costs one load of a word that no CPU
-//! writes.
+//! structure is checked when its lock is released, but only after a number of updates ([`Due`]). That number is the
+//! number of items that the last check visited. So checks cost each update a constant on average, however large the
+//! structure is (the idea of FreeBSD's `vm_map` checker, D19826). With [`Level::Never`] a release costs one load of a
+//! word that no CPU writes.
 //!
 //! # What a check may assume
-//! Its caller keeps the structure's writers out. Other threads continue: faults install leaves, pages come and go in
-//! indexes. So a check returns *broken* only for a state that no step under way can explain. Rules that hold only in a
-//! silent machine are checked if the caller says that it is `quiet`.
+//! The caller of a check keeps the structure's writers out. Other threads continue: faults install leaves, and pages
+//! are added to and removed from indexes. So a check returns *broken* only for a state that no concurrent step can
+//! explain. Rules that hold only while no other CPU changes memory are checked if the caller passes `quiet`.
 
 use crate::types::{Pfn, Queue};
 use core::fmt;
@@ -23,16 +23,17 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Level {
-    /// Never: the default of release builds.
+    /// Never. The default of release builds.
     Never = 0,
-    /// When a lock is released, after as many updates as the last check visited things: the default of debug builds.
+    /// When a lock is released, once the number of updates equals the number of items that the last check visited. The
+    /// default of debug builds.
     AtRelease = 1,
     /// Whenever a lock is released. Slow.
     Always = 2,
 }
 
 impl Level {
-    /// Debug builds choose another default, and nothing else.
+    /// The default level. Debug builds differ from release builds only in this default.
     pub const DEFAULT: Level =
         if cfg!(all(debug_assertions, not(any(loom, shuttle)))) { Level::AtRelease } else { Level::Never };
 
@@ -47,12 +48,13 @@ impl Level {
     }
 }
 
-/// An invariant that does not hold, and the address at which that was seen.
+/// An invariant of a map's tree that does not hold, and the address at which the check found that. `map/tree/mod.rs`
+/// states the invariants T1 to T3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeError {
-    /// T1: a range is empty, or overlaps or precedes the one before it.
+    /// T1: a range is empty, or begins before the end of the preceding range.
     Order(u64),
-    /// T2: a parent's start, end or gap does not match the leaves below.
+    /// T2: a start, end or gap in a parent does not match the leaves below.
     Summary(u64),
     /// T3: a node's level does not fit its place, or a node is empty.
     Shape(u64),
@@ -65,15 +67,16 @@ pub enum TreeError {
 pub enum FrameError {
     /// A free block whose links, order, alignment, domain or group contradict its list.
     Block(Pfn),
-    /// Two free blocks that should be one.
+    /// Two free blocks that should be merged.
     Apart(Pfn),
-    /// A frame on a list whose kind does not fit the list.
+    /// A frame whose kind does not fit the list that it is on.
     Kind(Pfn),
-    /// A chain whose length does not match its count (its first frame).
+    /// A chain of frames with a wrong count of its length. The value is the chain's first frame.
     Chain(Pfn),
     /// A domain's count of free frames does not match its lists.
     Count(usize),
-    /// Frames marked free or cached that are on no list or on two: so many more or fewer than the lists hold.
+    /// Frames marked free or cached that are on no list or on two. The value is their number minus the number on the
+    /// lists.
     Lost(i64),
 }
 
@@ -82,7 +85,7 @@ pub enum FrameError {
 pub enum QueueError {
     /// A shard's length is not the number of pages that its links lead to.
     Length(Queue, usize),
-    /// A page whose links contradict its neighbours'.
+    /// A page whose links contradict the links of its neighbours.
     Links(Pfn),
     /// A page in a shard, whose state names another place.
     Place(Pfn),
@@ -92,26 +95,27 @@ pub enum QueueError {
     Lost(Pfn),
 }
 
-/// An invariant that does not hold, and where that was seen. Addresses are those of the address space, keys are page
-/// numbers of an object, frames are frame numbers.
+/// An invariant that does not hold, and the place at which the check found that. The words in parentheses name a
+/// variant's value. Addresses are those of the address space, keys are page numbers of an object, and frames are frame
+/// numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// Map: the tree of entries.
     Tree(TreeError),
-    /// Map: an entry is stale though no writer is there, or its range is not the tree's (address).
+    /// Map: an entry is stale although no writer holds the lock, or its range differs from the tree's (address).
     Entry(u64),
     /// Map: an entry's rights contradict its kind (address).
     Rights(u64),
-    /// Map: a chain does not fit its entry: the front does not cover it, a layer is another space's, shared and private
-    /// mixed (address).
+    /// Map: a chain does not fit its entry. For example, the front does not cover it, a layer belongs to another space,
+    /// or shared and private layers are mixed (address).
     Chain(u64),
-    /// Map: the number of mapped bytes, or of those of one kind, is wrong.
+    /// Map: the number of mapped bytes, or of the bytes of one class, is wrong.
     Count,
     /// Backing: it is not on its object's list (address).
     Unlisted(u64),
     /// Backing: it is on the list of an object that it does not show, or in another shard than it records (address).
     Stranger(u64),
-    /// List of backings: a member's links do not lead back to where it stands: it is in the list twice, or in two
+    /// List of backings: a member's links do not lead back to it, because it is in the list twice, or in two lists
     /// (first key).
     ListLinks(u64),
     /// List of backings: members are not in their order (first key).
@@ -120,21 +124,21 @@ pub enum Broken {
     ListMax(u64),
     /// List of backings: its length does not match its count (the count).
     ListCount(u64),
-    /// Object: fewer references than its list alone has (the count).
+    /// Object: it has fewer references than its list of backings holds (the count).
     References(u32),
     /// Object: its size or its pager contradict its kind (the size).
     Kind(u64),
-    /// Index: a node stands at a height that does not fit its place (first key).
+    /// Index: a node has a height that does not fit its place (first key).
     NodeHeight(u64),
     /// Index: an occupancy bit contradicts its slot (key).
     Occupancy(u64),
-    /// Index: an empty slot is tagged dirty, or a dirty page of a file is not (key).
+    /// Index: an empty slot is tagged dirty, or a dirty page of a file is not tagged (key).
     DirtyTag(u64),
     /// Index: a slot has a page with another identity (key).
     Identity(u64),
     /// Index: a page beyond the object's end (key).
     BeyondEnd(u64),
-    /// Page tables: a present entry leads to a frame that is no table page, or to a dead one (address).
+    /// Page tables: a present entry leads to a frame that is no table page, or to a dead table page (address).
     TableDead(u64),
     /// Page tables: the count of present entries is wrong (address).
     TableLive(u64),
@@ -142,17 +146,17 @@ pub enum Broken {
     TableOccupied(u64),
     /// Page tables: a CPU's own root differs from the space's (address).
     TableRoot(u64),
-    /// Page tables: removals count as not flushed, though nothing is under way (address).
+    /// Page tables: the count of unflushed removals is not zero, although no operation is in progress (address).
     TableUnflushed(u64),
-    /// Page tables: a leaf that allows stores is not noted as one, so that a fork would skip it (address).
+    /// Page tables: a writable leaf is not noted as writable, so that a fork would skip it (address).
     TableWritable(u64),
-    /// A table page is marked store-protected, or not, and the entry above has the opposite mark.
+    /// Page tables: a table page's mark of store protection contradicts the entry above it (address).
     TableStoreProtection(u64),
     /// Page tables: an entry that is neither empty nor present (address).
     TableWord(u64),
     /// Leaf: no entry of the map covers it (address).
     LeafWithoutEntry(u64),
-    /// Leaf: it allows more than its entry (address).
+    /// Leaf: it has a right that its entry does not have (address).
     LeafRights(u64),
     /// Leaf: its frame is not the chain's page, or no layer of the chain has it (address).
     LeafFrame(u64),
@@ -230,16 +234,16 @@ impl fmt::Display for Broken {
 }
 impl core::error::Error for Broken {}
 
-/// When a structure is to be checked next. Guarded as the structure is.
+/// The count that decides when a structure is checked next. The structure's lock guards it.
 #[derive(Debug, Default)]
 pub struct Due {
     updates: u32,
-    /// Things that the last check visited. Both stop at the largest number.
+    /// Number of items that the last check visited. Both fields saturate.
     cost: u32,
 }
 
 impl Due {
-    /// Not before the first update.
+    /// A structure that is first due after its first update.
     pub(crate) const fn new() -> Due {
         Due { updates: 0, cost: 0 }
     }
@@ -250,12 +254,12 @@ impl Due {
         self.updates = self.updates.saturating_add(n.min(u32::MAX.into()) as u32);
     }
 
-    /// A check visited `cost` things: the next one is due after as many updates.
+    /// Records that a check visited `cost` items. The next check is due after the same number of updates.
     pub(crate) fn checked(&mut self, cost: u64) {
         *self = Due { updates: 0, cost: cost.min(u32::MAX.into()) as u32 };
     }
 
-    /// Whether it is to be checked now, when its lock is given up.
+    /// Whether the structure must be checked now, when its lock is released.
     #[inline]
     pub(crate) fn is_due(&self, level: Level) -> bool {
         match level {

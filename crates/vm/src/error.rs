@@ -1,52 +1,53 @@
-//! Typed errors. Each says what its caller needs to act; none is an errno.
+//! Typed errors. Each error has the information with which its caller can act. None is an errno.
 
 use core::fmt;
 
-/// No frame could be had. Nothing was changed.
+/// No frame could be allocated. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory;
 
 /// Why a change of a map was refused. Nothing was changed, except where the operation says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// An impossible address, length or alignment: misaligned, empty, wrapping, outside the map's range.
+    /// The address, length or alignment is impossible: misaligned, empty, wrapping, or outside the map's range.
     Invalid,
     /// The range, or a part of it, is not mapped.
     NotMapped,
-    /// A mapping is in the way, and the caller asked not to replace it.
+    /// The range has a mapping, and the caller asked not to replace it.
     Exists,
     /// No hole is large enough.
     NoSpace,
-    /// The protection exceeds what the mapping's object allows.
+    /// The protection exceeds the mapping's maximum.
     Protection,
-    /// Too many mappings in this map.
+    /// The map would have too many entries.
     TooMany,
-    /// No memory for the operation itself.
+    /// No memory is free for the operation itself.
     OutOfMemory,
-    /// A pager could not write the changes.
+    /// A pager could not write dirty pages.
     Pager,
-    /// The pager does not allow that its pages are dropped.
+    /// The pager does not allow the removal of pages.
     Refused,
     /// The object belongs to another memory system.
     Foreign,
-    /// A mapping is sealed: it stays as it is.
+    /// A mapping is sealed, so it must not change.
     Sealed,
-    /// The calling thread must end. A part of a long range may be changed, each mapping of it wholly.
+    /// The calling thread must end. A part of a long range may have changed. Each mapping in that part has changed as a
+    /// whole.
     Ending,
 }
 
-/// Why an access cannot be served.
+/// The reason why an access cannot be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
     /// Nothing is mapped at the address.
     NotMapped,
     /// The mapping does not allow the access.
     Protection,
-    /// The mapping lies beyond the end of its object.
+    /// The address lies beyond the end of the mapped object.
     BeyondEnd,
-    /// The object's pager could not supply the page.
+    /// The object's pager could not read the page.
     Pager,
-    /// No frame could be had for the page.
+    /// No frame could be allocated for the page.
     OutOfMemory,
     /// The object's file system has no room for the page.
     NoRoom,

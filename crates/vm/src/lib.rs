@@ -4,9 +4,10 @@
 //! - **A fault takes no contended lock.** It reads published, immutable entries and lock-free page indexes, and writes
 //!   only under the lock of one page-table page of its own address space.
 //! - **No record per mapped page.** The only reverse map is the list of [backings](object::backing) of an [`object`]:
-//!   one per mmap operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
-//! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames,
-//!   so every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
+//!   one per mmap operation and address space. The page tables ([`machine::Pmap`]) are only a cache of the map.
+//! - **No architecture, no errno, no heap, no statics.** All structures are allocated from typed per-CPU slabs over
+//!   frames. So every allocation can fail, is counted, and has a label. A [`Vm`] is a value that lies in the memory
+//!   that it manages.
 //! - **Every removal owes a flush.** Weakening a translation returns a [`tlb::flush::Obligation`]; only its discharge
 //!   yields the [`tlb::flush::Flushed`] proof that later steps need.
 //!
@@ -16,22 +17,22 @@
 //! an error. Each has one home, under the heading `Contract Cn`; ARCHITECTURE.md lists them in full.
 //!
 //! # Where to start reading
-//! A fault: [`fault`], then [`map`] (which entry), [`object::backing`] (which objects, front to back), [`object`] and
-//! its [`index`](object::index) (which page). Then [`phys::page`] (is it busy), [`machine::Pmap`] (install),
-//! [`phys::queues`].
+//! Follow a fault: it begins in [`fault`] and finds the entry in [`map`]. It walks the entry's chain of objects
+//! ([`object::backing`]), and looks the page up in each object's [`index`](object::index). It checks the page's state
+//! ([`phys::page`]), and installs the leaf ([`machine::Pmap`]). A new page then joins a queue ([`phys::queues`]).
 //!
 //! # The rooms
-//! From the top to the bottom; a room uses those below it (`./quire test layers` checks that, and draws it with
-//! `--graph`).
+//! A *room* is a folder or file of this crate. This table lists them from the top to the bottom. A room uses only rooms
+//! below it (`./quire test layers` checks that, and draws it with `--graph`).
 //!
 //! | room | contents |
 //! |---|---|
-//! | [`Vm`] | the whole: making it, and the census of frames |
+//! | [`Vm`] | the whole system: its construction, and the census of frames |
 //! | `map::ops` | map, unmap, protect, remap, fork, advise, wire, grow a stack, exit |
 //! | [`fault`] | the fault, and the ways to a page |
 //! | [`reclaim`] | pageout, eviction, migration, the daemons |
-//! | [`map`] | address spaces: entries, trees, arenas, how a change happens |
-//! | [`content`] | bytes, sizes, holes and writing back of objects |
+//! | [`map`] | address spaces: entries, trees, arenas, the steps of a change |
+//! | [`content`] | bytes, sizes, holes and write-back of objects |
 //! | [`paging`] | reads and writes of pages, swap, waits for memory |
 //! | [`cow`] | collapse of chains, other sharers of a page, the reaper |
 //! | `rmap` | passes over the mappings of a page or a range, dirty bits |
@@ -42,9 +43,10 @@
 //! | [`check`] | the errors of the checker of all structures, and when it runs |
 //!
 //! # One system, five storeys
-//! A [`Vm`] is a tower. Page tables, queues and slabs are given its lowest storey, [`phys::Physical`]; objects and
-//! their content [`object::Objects`]; maps and faults [`map::Maps`]; pageout [`reclaim::Reclaimer`]. Each storey leads
-//! to those below it, so that a method of any of them is called on a `Vm`. So no room sees what stands above it.
+//! A [`Vm`] consists of nested values, called storeys. The code for page tables, queues and slabs gets the lowest
+//! storey, [`phys::Physical`]. Objects and their content get [`object::Objects`], maps and faults get [`map::Maps`],
+//! and pageout gets [`reclaim::Reclaimer`]. Each storey dereferences to the one below, so that the methods of all
+//! storeys can be called on a `Vm`. A room cannot use state above its own storey.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
@@ -75,7 +77,7 @@ pub mod types;
 mod vm;
 
 pub use error::{FaultError, MapError, OutOfMemory};
-pub use machine::{Machine, Phys, Pmap, Table};
+pub use machine::{Machine, Phys, Pmap, Standing, Table};
 pub use map::{Space, SpaceRef};
 pub use object::ObjectRef;
 pub use phys::Config;

@@ -1,9 +1,10 @@
 //! Models of the fault path's protocols, on the production functions, under loom and shuttle.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each protocol first
-//! holds; then each step that can be left out makes a checker fail. Only loom notices a missing fence, because shuttle
-//! runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at first,
-//! and TLBs that keep translations until an invalidation drops them. Assertions stand where no pin or lock is held.
+//! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and again with `shuttle` in place of
+//! `loom`. Each model must pass. Then it must fail with each of its mutants ([`Mutant`](crate::mutant::Mutant)), which
+//! leave out one step. Only loom finds a missing fence, because shuttle executes all threads in one total order. So
+//! tests of fences run under loom only. The machine of the models has one table page, absent at first, and TLBs that
+//! keep translations until an invalidation drops them. Assertions are made where no pin or lock is held.
 
 mod ahead;
 mod asking;
@@ -32,15 +33,16 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr::NonNull;
 
-/// As few as a system starts with: each descriptor is a dozen of the checkers' atomics.
+/// The fewest frames with which a system starts. More would slow the checkers: they track each atomic, and each
+/// descriptor of a frame has a dozen.
 const FRAMES: u64 = 160;
 const ONE: VirtRange = VirtRange { start: crate::testing::BASE, end: crate::testing::BASE + PAGE_SIZE };
 
-/// A system with one space, and a file of four pages whose first is there, full of sevens.
+/// A system with one space, and a file of four pages. The file's first page is resident and filled with the byte 7.
 struct World {
     space: SpaceRef<TestMachine>,
     file: ObjectRef<TestMachine>,
-    // Last: the others live in it.
+    // Dropped last, because the other fields live in its memory.
     boot: Boot,
 }
 
@@ -58,7 +60,7 @@ impl World {
         World { space, file, boot }
     }
 
-    /// The file's first page at the first address.
+    /// A world in which the space maps the file's first page at the first address.
     fn showing(shared: bool) -> Self {
         let w = World::new();
         let object = Some((&w.file, 0));
@@ -67,32 +69,32 @@ impl World {
         w
     }
 
-    /// Private memory over `pages` addresses.
+    /// A world in which the space has private memory of `pages` pages from the first address on.
     fn private(pages: u64) -> Self {
         let w = World::new();
         w.space.map(&MapRequest::private(Placement::Fixed(page(0)), pages * PAGE_SIZE)).unwrap();
         w
     }
 
-    /// The file's page `key` at page `n`, shared.
+    /// Maps the file's page `key` at the `n`th address, shared.
     fn show(&self, n: u64, key: u64, prot: Prot) {
         let object = Some((&self.file, key * PAGE_SIZE));
         let r = MapRequest { object, shared: true, prot, ..MapRequest::private(Placement::Fixed(page(n)), PAGE_SIZE) };
         self.space.map(&r).unwrap();
     }
 
-    /// Every translation of the first address, in the tables and in every TLB.
+    /// The frames of all translations of the first address, in the page tables and in the TLBs.
     fn translations(&self) -> Vec<Pfn> {
         let pmap = self.space.pmap();
         pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0))).map(|l| l.pfn).collect()
     }
 
-    /// The frame that the file has for its first page.
+    /// The frame of the file's first page, if it is resident.
     fn frame(&self) -> Option<Pfn> {
         self.frame_of(0)
     }
 
-    /// The frame that the file has for page `key`.
+    /// The frame of the file's page `key`, if it is resident.
     fn frame_of(&self, key: u64) -> Option<Pfn> {
         let pin = self.boot.vm.epoch().pin();
         match self.file.index().get(key, &pin) {
@@ -102,7 +104,7 @@ impl World {
     }
 }
 
-/// Where a program reaches `va`, or `None` where it gets a signal.
+/// The memory that a program reaches at `va`, after faults if needed. `None` if it gets a signal.
 fn reach(space: &Space<TestMachine>, va: u64, access: Access) -> Option<*mut u8> {
     loop {
         if let Some(pfn) = space.pmap().translate(va, access) {
@@ -113,13 +115,13 @@ fn reach(space: &Space<TestMachine>, va: u64, access: Access) -> Option<*mut u8>
 }
 
 fn load(space: &Space<TestMachine>, n: u64) -> Option<u8> {
-    // SAFETY: `reach` gave a frame of the machine's RAM, and the checkers run one thread at a time.
+    // SAFETY: `reach` returned a frame of the machine's RAM, and the checkers run one thread at a time.
     reach(space, page(n), Access::Read).map(|at| unsafe { at.read() })
 }
 
 fn store(space: &Space<TestMachine>, n: u64, value: u8) {
     if let Some(at) = reach(space, page(n), Access::Write) {
-        // SAFETY: `reach` gave a frame of the machine's RAM, and the checkers run one thread at a time.
+        // SAFETY: `reach` returned a frame of the machine's RAM, and the checkers run one thread at a time.
         unsafe { at.write(value) }
     }
 }
@@ -144,7 +146,7 @@ fn beside<A: Send + 'static, B>(
     after(&world, a, b);
 }
 
-/// C2, enter versus remove: a fault enters a file's page while it is taken away.
+/// C2, enter versus remove: a fault enters a leaf of a file's page while the page is removed.
 fn enter_against_remove() {
     beside(
         World::showing(true),
@@ -168,7 +170,7 @@ protocol! {
     NoFenceBeforeScan: "a removed page is mapped";
 }
 
-/// C2, unflushed removals: one remover has cleared a leaf and not flushed yet when another finds it clear.
+/// C2, unflushed removals: a remover finds a leaf cleared that another remover has not flushed yet.
 fn remove_against_unmap() {
     let w = World::showing(true);
     load(&w.space, 0);
@@ -190,7 +192,7 @@ protocol! {
     NoUnflushedCheck: "a free frame is reached";
 }
 
-/// C3: a fault enters a page while its mapping goes.
+/// C3: a fault enters a leaf while its mapping is removed.
 fn enter_against_unmap() {
     beside(
         World::showing(true),
@@ -222,7 +224,8 @@ fn copy_against_load() {
     beside(
         w,
         move |w| {
-            // Once the copy is mapped, a third thread may have stored into it.
+            // Once the copy is mapped, another thread may have stored into it, so a read of the source would be
+            // outdated.
             let mapped = w.space.pmap().peek(page(0)).is_some_and(|l| l.pfn != source);
             let reads = w.space.pmap().translate(page(0), Access::Read);
             mapped && reads == Some(source)
@@ -240,13 +243,14 @@ protocol! {
     FlushAfterInstall: "a load reads an older value";
 }
 
-/// C2, copy-on-write: the source goes while it is copied, and its frame is overwritten.
+/// C2, copy-on-write: the source is removed while it is copied, and its frame is overwritten.
 fn copy_against_remove() {
     beside(
         World::showing(false),
         |w| {
             if let Some(at) = reach(&w.space, page(0), Access::Write) {
-                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
+                // SAFETY: `reach` returned the first byte of a frame of the machine's RAM, so the second lies in it
+                // too.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -272,7 +276,7 @@ fn copy_against_enter() {
         },
         |w| {
             store(&w.space, 0, 9);
-            // Else the copy's leaf would be in the other fault's way.
+            // The copy's leaf is dropped, because the other fault must not find it.
             w.space.pmap().forget(w.boot.vm, page(0));
         },
         |w, _, _| assert_eq!(load(&w.space, 0), Some(9), "the page behind a copy is mapped"),
@@ -326,14 +330,15 @@ protocol! {
     FillNotAtomic: "two pages at one address";
 }
 
-/// C3, fork: the child's memory is one moment's, whatever the parent's other thread stores.
+/// C3, fork: the child has the memory of one moment, whatever the parent's other thread stores.
 fn fork_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);
     fork_beside_store(w, None);
 }
 
-/// `sibling`: an older child that has the page as it was first.
+/// Forks the space while another CPU stores into it. `sibling` is an older child, which must keep the page's first
+/// content.
 fn fork_beside_store(w: World, sibling: Option<SpaceRef<TestMachine>>) {
     beside(
         w,
@@ -359,7 +364,7 @@ protocol! {
     NoStaleCheck: "the parent's store reaches the child";
 }
 
-/// C3, fork: the same where no leaf allows stores when both begin, and the page can be stored into where it lies.
+/// C3, fork: as `fork_against_store`, but no leaf allows stores at the beginning, and a store needs no copy.
 fn second_fork_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -374,7 +379,7 @@ protocol! {
     NotedUnlooked: "the parent's store reaches the child";
 }
 
-/// C3, fork: the same where the page is copied, because the first child is there still.
+/// C3, fork: as `second_fork_against_store`, but a store copies the page, because the first child still exists.
 fn second_fork_against_copy() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -387,8 +392,8 @@ protocol! {
     StoresUnnoted: "the parent's store reaches the child";
 }
 
-/// C3, fork: the same, and the front gets its first page while the fork looks. The fork merges that page with those
-/// behind, or splits.
+/// C3, fork: as `second_fork_against_store`, but the store puts the first page into the front while the fork reads the
+/// front. The fork merges the front with the layers behind it, or puts new fronts before it.
 fn second_fork_against_fill() {
     let w = World::private(2);
     store(&w.space, 0, 1);
@@ -415,7 +420,8 @@ protocol! {
     StoresUnnoted: "the parent's store reaches the child";
 }
 
-/// C9: arenas join while a fault looks its entry up.
+/// C9: the arenas (parts of the map with their own locks) are merged into the first one while a fault looks its entry
+/// up.
 fn join_against_load() {
     let w = World::private(1);
     set_cpu(1);
@@ -441,7 +447,7 @@ protocol! {
     MissInClosedArena: "an entry is missed while arenas join";
 }
 
-/// C9: arenas join while a walk from an unmapped address comes to an entry of one of them.
+/// C9: the arenas are merged into the first one while a walk from an unmapped address reaches an entry of another one.
 fn join_against_walk() {
     let w = World::private(1);
     set_cpu(1);
@@ -462,7 +468,8 @@ protocol! {
     HomeArenaFirst: "a walk misses an entry";
 }
 
-/// Private memory after a fork whose child is gone: page 0 is in the layer behind, pages 1 and 2 are in front.
+/// Private memory after a fork whose child has exited. Page 0 is in the layer behind the front, pages 1 and 2 are in
+/// the front.
 fn layered() -> World {
     let w = World::private(3);
     store(&w.space, 0, 1);
@@ -473,7 +480,8 @@ fn layered() -> World {
     w
 }
 
-/// Merges the layers of the space's first mapping, as a fork does, but with faults let in.
+/// Merges the layers of the space's first mapping, as a fork does, but without a stale mark, so that faults run during
+/// the merge.
 fn merge(w: &World) {
     let vm = w.boot.vm;
     let _writer = w.space.keep_writers_out(page(0));
@@ -485,10 +493,10 @@ fn merge(w: &World) {
     unsafe { collapse(vm, front.unwrap()) };
 }
 
-/// A page moves forward while a fault looks for it.
+/// A page moves to a layer nearer to the front while a fault looks for it.
 fn move_against_load() {
     let w = layered();
-    // So that the load has to look.
+    // The leaf is dropped, so that the load faults.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,
@@ -503,12 +511,14 @@ fn move_against_load() {
 
 protocol! {
     a_page_that_moves_is_never_missed = move_against_load, Some(1);
-    // Under shuttle only, as the two after it: loom takes a minute and more, and the mutant changes an order of steps.
+    // Under shuttle only, like the next two: loom takes more than a minute, and the mutant only changes the order of
+    // steps.
     #[cfg(shuttle)]
     EmptyBeforeFill: "a page is missed while it moves";
 }
 
-/// A copy of a page is under way, since a child still showed it, when the child goes and the page moves.
+/// A fault copies a page, because a child still shows the page. At the same time the child exits, and the page moves to
+/// another layer.
 #[cfg(shuttle)]
 fn move_against_copy() {
     let w = World::private(3);
@@ -520,7 +530,8 @@ fn move_against_copy() {
         w,
         |w| {
             if let Some(at) = reach(&w.space, page(0), Access::Write) {
-                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
+                // SAFETY: `reach` returned the first byte of a frame of the machine's RAM, so the second lies in it
+                // too.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -538,7 +549,7 @@ protocol! {
     BusyHides: "a page is lost by moving";
 }
 
-/// A page of a layer that a child shows is being copied when a fork may take the layer out.
+/// A page of a layer that a child shows is being copied while a fork may remove the layer from the parent's chain.
 fn take_out_against_copy() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -547,7 +558,8 @@ fn take_out_against_copy() {
         w,
         |w| {
             if let Some(at) = reach(&w.space, page(0), Access::Write) {
-                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
+                // SAFETY: `reach` returned the first byte of a frame of the machine's RAM, so the second lies in it
+                // too.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -568,7 +580,8 @@ protocol! {
     BusyHides: "a page is lost with its layer";
 }
 
-/// A page is read from outside while a fork leaves it to an earlier child, which stores into it.
+/// Another process reads a page of the parent while the parent forks. The fork removes the page's layer from the
+/// parent's chain, so an earlier child alone has the page, and stores into it.
 fn foreign_read_against_fork() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -594,7 +607,8 @@ protocol! {
     OneForeignLook: "a reader sees another space's byte";
 }
 
-/// Idle page tables are dropped while a page that they map is taken away: the remover must not trust the empty leaf.
+/// Idle page tables are dropped while a page that they map is removed. The remover finds an empty leaf, which may not
+/// be flushed yet.
 fn drop_tables_against_remove() {
     let w = World::showing(true);
     load(&w.space, 0);
@@ -616,8 +630,7 @@ protocol! {
     NoUnflushedCheck: "a free frame is reached";
 }
 
-/// Idle page tables are dropped while a thread of the space stores: whatever comes first, the store is there and
-/// marked.
+/// Idle page tables are dropped while a thread of the space stores. In any order the store must not be lost.
 fn drop_tables_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -636,7 +649,7 @@ protocol! {
     a_store_is_there_whenever_tables_are_dropped = drop_tables_against_store, Some(2);
 }
 
-/// The first fault after a drop maps all residents while one of them is unmapped.
+/// The first fault after a drop of page tables maps all resident pages while one of them is unmapped.
 fn refill_against_unmap() {
     let w = World::private(2);
     store(&w.space, 0, 1);
@@ -658,13 +671,13 @@ protocol! {
     NoStaleCheck: "an unmapped address is translated";
 }
 
-/// The first fault after a drop maps all residents of a file while one of them is taken away.
+/// The first fault after a drop of page tables maps all resident pages of a file while one of them is removed.
 fn refill_against_remove() {
     let w = World::new();
     let object = Some((&w.file, 0));
     let r = MapRequest { object, shared: true, ..MapRequest::private(Placement::Fixed(page(0)), 2 * PAGE_SIZE) };
     w.space.map(&r).unwrap();
-    // Nothing of the system may outlive it.
+    // The request has a reference to the file, which must be dropped before the system.
     drop(r);
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     load(&w.space, 0);
@@ -684,7 +697,7 @@ protocol! {
     a_fault_that_maps_all_residents_maps_none_that_is_removed = refill_against_remove, Some(2);
 }
 
-/// Idle page tables are dropped, and not flushed yet, when the page that they map is unmapped.
+/// A page is unmapped whose leaf a drop of idle page tables has removed and not flushed yet.
 fn unmap_against_drop_tables() {
     let w = World::showing(true);
     load(&w.space, 0);
@@ -701,28 +714,29 @@ fn unmap_against_drop_tables() {
 
 protocol! {
     an_unmap_flushes_dropped_tables_that_are_not_flushed_yet = unmap_against_drop_tables, Some(2);
-    // Under loom only: shuttle's random schedules hardly ever stop at that one place.
+    // Under loom only, because shuttle's random schedules hardly ever stop a thread at the needed place.
     #[cfg(loom)]
     NoUnflushedSweep: "an unmapped address is still reached";
 }
 
-/// Kernel addresses are given up and used again by two CPUs at once.
+/// Two CPUs release and reuse kernel addresses at the same time.
 fn kernel_addresses_are_reused() {
     set_cpu(0);
     let boot = Arc::new(boot(FRAMES, 2));
     let vm = boot.vm;
-    // The map refers to itself for ever; what it holds lies in the system's memory.
+    // The map is leaked, because its ranges need a `'static` reference. Its structures lie in the system's memory.
     // SAFETY: this is the machine's only kernel map, and nothing else is mapped at `KERNEL`.
     let map: &'static KernelMap<TestMachine> =
         Box::leak(Box::new(unsafe { KernelMap::new(vm, KERNEL, PAGE_SIZE) }.unwrap()));
-    // One range for each CPU: room for no guard, so that addresses run out.
+    // The map has addresses for one range of each CPU, without room for more, so that addresses are exhausted and
+    // reused.
     let use_some = move |cpu: usize| {
         set_cpu(cpu);
         let mut stale = false;
         for _ in 0..2 {
             if let Ok(range) = map.buffer(0x1) {
                 let va = range.range().start;
-                // Every CPU's translation there is the current mapping.
+                // Every CPU's translation of the address must be that of the current mapping.
                 let now = vm.machine().kernel_leaf(va);
                 stale |= vm.machine().kernel_translate(va) != now;
                 set_cpu(1 - cpu);

@@ -1,187 +1,198 @@
-//! Switches that leave out one step of a protocol, so that the model checkers can be seen to notice.
+//! Mutants: switches that each leave out one step of a protocol, to show that a model checker finds the resulting bug.
 //!
-//! A model first passes with everything in place, then fails with each switch on. Natively [`mutant`] is constant false
-//! and the switches are compiled away. Tests of whole machines build with `--cfg mutants`, which keeps them. No cargo
-//! feature does, so no crate that depends on this one can turn them on.
+//! A model must pass without a mutant, and fail with each of its mutants. In ordinary builds [`mutant`] is the constant
+//! `false`, so the compiler removes the switches. Tests of whole machines build with `--cfg mutants`, which keeps them.
+//! This is not a feature of the package, so no crate that depends on this one can turn it on.
 
-/// A step that can be left out; each names the protocol and the step.
+/// The step that a build leaves out. Each text names the protocol, and what the changed code does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Mutant {
-    /// Index: the occupancy bit is set after the slot was published, when another CPU may already own it.
+    /// Index: the occupancy bit is set after the slot was published. By then another CPU may own the slot.
     BitAfterPublish = 1,
-    /// Index: the occupancy bit is cleared after the slot was emptied, when another CPU may already own it.
+    /// Index: the occupancy bit is cleared after the slot was emptied. By then another CPU may own the slot.
     BitAfterEmpty,
     /// Enter: the fence between locking the table page and checking the page is left out (the test machine's pmap).
     NoFenceAfterLock,
     /// Enter: the page's busy bit and generation are not checked under the table page's lock.
     NoBusyCheck,
-    /// Enter: the slots of the layers in front are not checked under the table page's lock.
+    /// Enter: the slots of the layers in front of the page's layer are not checked under the table page's lock.
     NoFrontCheck,
     /// Enter: the entry's stale mark is not checked under the table page's lock.
     NoStaleCheck,
-    /// Map change: the fence between marking entries stale and looking at the table pages is left out.
+    /// Map change: the fence between the stale marks of entries and the visit of the table pages is left out.
     NoFenceAfterMark,
     /// Remove: the fence between setting busy and the scan is left out.
     NoFenceBeforeScan,
-    /// Remove: unflushed removals of others are not waited for.
+    /// Remove: unflushed removals of other CPUs are ignored.
     NoUnflushedCheck,
-    /// Enter a new page: the source of its content is not checked again.
+    /// Enter a new page: the source of its content is not checked again after the copy.
     NoSourceCheck,
-    /// A store-protected table page allows stores again though other spaces see the layers behind.
+    /// Store protection: a table page allows stores again, although other spaces see layers of the chain.
     StoresRestoredUnlooked,
-    /// Pages made ahead: the layers behind are not checked again under the table page's lock.
+    /// Zero-ahead: the layers behind the front are not checked again under the table page's lock.
     NoLookBehind,
     /// Copy-on-write: the old translation is flushed after the copy is installed.
     FlushAfterInstall,
     /// Insert: the object's end and dead mark are not read again after the insert.
     NoEndCheck,
-    /// Insert: the fence between the insert and that check is left out.
+    /// Insert: the fence between the insert and the reads of the object's end and dead mark is left out.
     NoFenceAfterInsert,
-    /// Move: a page that is busy in front counts as hiding the one behind it, though it may yet be given up.
+    /// Move: a busy page in front counts as hiding the page behind it, although the busy page may still be dropped.
     BusyHides,
     /// Foreign read: the chain is not walked again after the copy.
     OneForeignLook,
     /// Move: the old slot is emptied before the new one is filled.
     EmptyBeforeFill,
-    /// Move: a page in swap is put into the new slot while its old slot can still be read in.
+    /// Move: a page in swap is put into the new slot while a fault can still read it in from the old slot.
     SwapInTwoSlots,
-    /// Claim: other sharers of the page are not searched again once it is in the front.
+    /// Move to the front (`fault/cow_move.rs`): other sharers of the page are not searched again once it is in the
+    /// front's slot.
     NoSecondAsk,
-    /// Move: the end of the file behind is not read again once a page is in the layer behind.
+    /// Move: after a page moved to the layer behind its own, the file's size is not read again. A truncation may have
+    /// missed the page.
     MovesCutOff,
-    /// Reverse lists: a scan that let go of a shard does not visit the backings that were linked meanwhile.
+    /// Mapping lists: a scan that released a shard's lock does not visit the backings that were linked while the lock
+    /// was released.
     ScanGoesOn,
-    /// Reverse lists: a backing that is linked during a scan is not noted in its ancestors.
+    /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree. So the scan
+    /// misses it.
     LinkingUnnoted,
-    /// Reverse lists: scans cannot see that backings have gone back to the first shard.
+    /// Mapping lists: scans cannot see that backings have moved back to the first shard.
     ShrinkUnseen,
-    /// Copy-up: an address without a page in the walk is hidden without a second walk.
+    /// Copy-up: where a walk found no page, a mark that the content is zeroes is stored without a second walk.
     ZeroMarkerUnseen,
-    /// Shadow: a copy searches other sharers of its source before it is there to stay.
+    /// Last sharer: a copy searches other sharers of its source before the copy itself is unbusied.
     LookBeforeFill,
-    /// Reaper: a thread that marks an object for the reaper does not check whether it is dead.
+    /// Reaper: a thread that marks an object for the reaper does not check whether the object is being destroyed.
     FlagTheDead,
-    /// Shadow: a chain chosen as the watch is not checked again after the watch was written.
+    /// Last sharer: a backing is chosen as the page's watch (its remembered sharer), and is not checked again after
+    /// that.
     NoSecondLook,
-    /// Dirty: a page that was credited with stores in the middle of its cleaning is not tagged again.
+    /// Dirty: a page that is credited with a store while it is being cleaned is not tagged dirty again.
     CreditUntagged,
-    /// Map change: a leaf that is cleared but not flushed yet counts as gone.
+    /// Map change: a leaf that another CPU has cleared but not flushed yet is not flushed by the change.
     NoUnflushedSweep,
-    /// Kernel map: frames and addresses are used again before every CPU has dropped its translations.
+    /// Kernel map: frames and addresses are reused before every CPU has dropped its translations.
     ReuseBeforeFlush,
-    /// Arenas: a miss counts though the address belongs to another arena by now.
+    /// Arenas: the answer that no entry covers an address is not checked again. The address may belong to another arena
+    /// by now.
     MissInClosedArena,
-    /// Clean: the data is read before the flush.
+    /// Clean: the page's data is read for the write before its translations are flushed.
     ReadBeforeProtect,
-    /// Clean: stores through the frame by a holder are not checked.
+    /// Clean: the code does not check whether a thread with a hold on the page stores through its frame.
     NoHoldCheck,
-    /// Clean: at the end of a write it is not checked whether the page was removed.
+    /// Clean: the end of a write does not check whether the page was removed.
     NoGoneCheck,
-    /// Queues: a drain links the pages of its batch, whatever their states are.
+    /// Queues: a CPU puts all pages of its batch on their queues, without a check of the pages' states.
     DrainTrustsBatch,
-    /// Queues: a page is unlinked though its state could not be changed, because a remover has just taken its identity.
+    /// Queues: a CPU fails to change a page's state, because a remover has just removed the page's identity. It unlinks
+    /// the page nevertheless.
     TakeUnlinksLeaving,
-    /// Queues: a page's links are read after its state was changed, when its frame may be another's.
+    /// Queues: a page's links are read after its state was changed. By then its frame may have another owner.
     LinksAfterState,
-    /// Queues: a page that goes with others is taken off the queue that it was first seen on, not the queue at the loss
-    /// of its identity.
+    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on. The page may
+    /// have changed its queue before it lost its identity.
     LeavesWhereItWas,
-    /// Frames: a block stays marked free until it is handed out, after the depot's lock was released.
+    /// Frames: a block that was taken off its list stays marked free when the depot's lock is released.
     TakenStaysFree,
-    /// Holes: the frame of zeroes stays mapped where a hole was filled.
+    /// Holes: the frame of zeroes stays mapped after the hole was filled.
     NoHoleScan,
     /// Holes: a load does not check the slot again under its table page's lock.
     NoHoleCheck,
-    /// Enter: whether the page is dirty is not checked again under the table page's lock, before it is made writable.
+    /// Zeroes: a load of private memory does not check the slots again under its table page's lock.
+    NoZeroCheck,
+    /// Enter: before a leaf is made writable, the page's dirty bit is not checked again under the table page's lock.
     DirtyAsFound,
-    /// Lazy: translations of given-up memory keep their stores.
+    /// Lazy free: the leaves of pages that `MADV_FREE` marked stay writable.
     FreeLeavesWritable,
-    /// Migrate: the bytes are copied before the translations are gone and flushed.
+    /// Migrate: the bytes are copied before the leaves are removed and flushed.
     CopyBeforeRemove,
-    /// Migrate: loads and stores through the old frame by a holder are not checked.
+    /// Migrate: the code does not check whether a thread with a hold on the page uses the old frame.
     MoveUnderHold,
-    /// Scaling: every fault counts itself in a word that all CPUs share.
+    /// Scaling: every fault adds to a counter that all CPUs share.
     CountsFaults,
-    /// Scaling: every fault that finds a page of a file takes a reference on the file meanwhile.
+    /// Scaling: every fault that finds a page of a file acquires a reference to the file for the time of the fault.
     CountsReferences,
-    /// Scaling: every frame that is freed goes to the list that all CPUs share.
+    /// Scaling: every freed frame is put on the list that all CPUs share.
     FreesToDepot,
-    /// A node is taken out of an index without its slots being closed first.
+    /// Index: an empty node is removed before its slots are closed, so a CPU may still fill one of them.
     PruneUnclosed,
-    /// The bit of a node that was taken out is cleared when another may stand there.
+    /// Index: the occupancy bit of a removed node is cleared when another node may already be in its place.
     BitAfterUnlink,
-    /// A thread that waits for a busy page does not mark that it waits.
+    /// Busy: a thread that waits for a busy page does not mark that it waits.
     WaitUnannounced,
-    /// A thread that unbusies a page clears the mark of its waiters, in a step before.
+    /// Busy: a thread that unbusies a page clears the mark of waiters in an earlier, separate step.
     WaitersForgotten,
-    /// A page is made busy with any identity.
+    /// Busy: a page is set busy without a check of its identity.
     BusyAnyIdentity,
-    /// A fault that is about to store marks the page that it found dirty, whatever the page is by now.
+    /// Dirty: a fault for a store marks the page that it found dirty, without a check of the page's present identity.
     DirtyAnyIdentity,
     /// Dirty: a thread that writes through the frame tags the page after it has marked it.
     TagAfterDirty,
-    /// Clean: the tag goes before the page's state shows that it is being written.
+    /// Clean: the dirty tag is cleared before the page's state shows that it is being written.
     UntagEarly,
-    /// Dirty: after the pager's hook a fault marks a page before it tags it.
+    /// Dirty: after the pager's hook, a fault marks a page dirty before it tags the page.
     HookTagsLate,
-    /// A page is made busy by a look and a store.
+    /// Busy: a page is set busy by a load and a store, not by one atomic operation.
     BusyNotAtomic,
-    /// A frame that is no page is made busy.
+    /// Busy: a frame that is no object's page can be set busy.
     BusyNoPage,
-    /// Reverse lists: references of CPUs' own shards keep an object whose last other reference is dropped.
+    /// Mapping lists: a CPU's own shard holds a reference to the object. These references keep the object alive after
+    /// its last other reference was dropped.
     OwnShardsKeep,
-    /// Reverse lists: a scan leaves out CPUs' own shards.
+    /// Mapping lists: a scan skips CPUs' own shards.
     OwnShardsUnscanned,
-    /// Reverse lists: a CPU that closes the shards does not see that another has finished, and that they are open
-    /// again.
+    /// Mapping lists: a CPU that closes the shards does not notice that another CPU has closed them before, and that
+    /// the shards are open again.
     StaleClose,
-    /// Pageout: the daemon clears the request for a pass without seeing who made it.
+    /// Pageout: the daemon clears the request for a pass without reading which thread made it.
     WantedForgotten,
-    /// Pageout: a thread that waits for memory and has none after a pass does not request another.
+    /// Pageout: a thread that waits for memory, and finds none after a pass, does not request another pass.
     AskedOnce,
-    /// Arenas: a walk searches the home arena before those that may join it.
+    /// Arenas: a walk searches the home arena (the space's first) before the arenas from which entries may move there.
     HomeArenaFirst,
-    /// Whether an address is still its arena's is not checked again under the arena's lock.
+    /// Arenas: under the arena's lock there is no second check that the address still belongs to the arena.
     ArenaBeforeLock,
-    /// Whether a CPU still has its arena is not checked again under the arena's lock.
+    /// Arenas: under the arena's lock there is no second check that the CPU's arena is still open.
     OwnArenaBeforeLock,
-    /// Index: a slot is taken by a look and a store.
+    /// Index: a slot is filled by a load and a store, not by one atomic operation.
     FillNotAtomic,
     /// Index: a new root replaces the old one without a check that it is unchanged.
     GrowNotAtomic,
-    /// Index: a slot is replaced by a look and a store.
+    /// Index: a slot is replaced by a load and a store, not by one atomic operation.
     ReplaceNotAtomic,
-    /// Index: a walk ends at a node that has just been taken out.
+    /// Index: a walk ends at a node that has just been removed, and misses the nodes after it.
     GoneIsEnd,
-    /// Frames: a CPU's frames are looked at in one hold of its lock, and taken in the next.
+    /// Frames: a drain of a CPU's frames reads them under one acquisition of its lock, and removes them under the next.
     DrainInTwoHolds,
-    /// Queues: a CPU that moves a page to the tail of its shard does not check again, under the shard's lock, whether
-    /// it is there.
+    /// Queues: a CPU moves a page to the tail of its shard. Under the shard's lock it does not check again that the
+    /// page is in that shard.
     RequeueUnlooked,
-    /// Reverse lists: a CPU that makes a shard of its own does not fence before it checks whether the shards are open.
+    /// Mapping lists: a CPU that makes a shard of its own does not fence before it checks whether the shards are open.
     NoFenceAfterOwn,
-    /// Reverse lists: a CPU that closes the shards does not fence before it looks for own shards.
+    /// Mapping lists: a CPU that closes the shards does not fence before it looks for CPUs' own shards.
     NoFenceAfterClosing,
-    /// Fork: a fault enters a leaf of an entry without stores, and does not clear that mark.
+    /// Fork: a fault enters a leaf of an entry that is marked as having no writable leaf, and does not clear the mark.
     StoresUnnoted,
-    /// Fork: a fault clears the mark for no stores without seeing whether the entry was marked stale meanwhile.
+    /// Fork: a fault clears the mark that an entry has no writable leaf, without a check whether the entry has become
+    /// stale.
     NotedUnlooked,
     /// Enter: whether the space is condemned is not checked under the table page's lock.
     CondemnedUnlooked,
     /// Condemn: the fence between the mark and the sweep of the table pages is left out.
     NoFenceAfterCondemn,
-    /// Reap: pages are freed before the translations that were taken away are flushed.
+    /// Reap: pages are freed before the removed leaves are flushed.
     ReapsBeforeFlush,
-    /// Reap: whether other spaces show a layer is not checked.
+    /// Reap: the pages of a layer are freed without a check whether other spaces show the layer.
     ReapsShared,
     /// Fork: whether the space is condemned is checked before the arenas' locks are held.
     ForkLooksEarly,
-    /// Commit charge: no fence between a writer's post and its sum of all posts.
+    /// Commit charge: the fence between a writer's post and its sum of all posts is left out.
     NoFenceAfterCharge,
-    /// Space: a handle is taken off the count by a look and a store.
+    /// Space: the count of handles is lowered by a load and a store, not by one atomic operation.
     HandleNotAtomic,
-    /// Times of stores: an explicit time clears a time without a look at it.
+    /// Times of stores: an explicit change of the time clears a recorded time without reading it.
     ForgetsUnlooked,
 }
 
@@ -190,17 +201,17 @@ mod switch {
     use super::Mutant;
     use std::cell::Cell;
 
-    // Both checkers run all threads of a model on the operating-system thread of its test; and this is no atomic of
-    // theirs, so that reading it is no step of the model.
+    // Both checkers run all threads of a model on the operating-system thread of its test. `ON` is not an atomic of a
+    // checker, so that a read of it is no step of the model.
     std::thread_local! {
         static ON: Cell<u8> = const { Cell::new(0) };
     }
 
-    /// Whether the step that `m` names is to be left out.
+    /// Whether the step that `m` names is left out.
     pub fn mutant(m: Mutant) -> bool {
         ON.get() == m as u8
     }
-    /// Leaves out `m` (or nothing) from now on, in models and tests that run on this thread of the system.
+    /// From now on leaves out `m` (or nothing), in models and tests on this thread of the operating system.
     pub fn set_mutant(m: Option<Mutant>) {
         ON.set(m.map_or(0, |m| m as u8));
     }
@@ -210,18 +221,18 @@ mod switch {
     use super::Mutant;
     use core::sync::atomic::{AtomicU8, Ordering};
 
-    // Of the whole program: the CPUs of a hosted machine are threads.
+    // One switch for the whole program, because the CPUs of a hosted machine are threads.
     static ON: AtomicU8 = AtomicU8::new(0);
 
-    /// Whether the step that `m` names is to be left out.
+    /// Whether the step that `m` names is left out.
     #[inline(always)]
     pub fn mutant(m: Mutant) -> bool {
         ON.load(Ordering::Relaxed) == m as u8
     }
-    /// Leaves out `m` (or nothing) from now on, in the whole program.
+    /// From now on leaves out `m` (or nothing), in the whole program.
     ///
     /// # Safety
-    /// Memory's content and its users are undefined from then on: for tests that expect failures.
+    /// Afterwards the content of memory and the owners of frames are undefined. Only for tests that expect failures.
     pub unsafe fn set_mutant(m: Option<Mutant>) {
         ON.store(m.map_or(0, |m| m as u8), Ordering::Relaxed);
     }
@@ -229,7 +240,7 @@ mod switch {
 #[cfg(any(loom, shuttle, test, mutants))]
 pub use switch::{mutant, set_mutant};
 
-/// Whether the step that `m` names is to be left out: never, outside tests.
+/// Whether the step that `m` names is left out. Always false in ordinary builds.
 #[cfg(not(any(loom, shuttle, test, mutants)))]
 #[inline(always)]
 pub const fn mutant(m: Mutant) -> bool {

@@ -1,18 +1,19 @@
-//! Event counters, one set a CPU: a count is a plain store to the CPU's own line, a total is a sum.
+//! Event counters. Each CPU has a set of its own. A count is a plain store to the CPU's own cache line, and a total is
+//! a sum over all CPUs.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, preempt_off};
 
 macro_rules! events {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Something that is counted.
+        /// An event that is counted.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub enum Event { $($(#[$doc])* $name,)* }
         impl Event {
             /// Every event, in the order of their numbers.
             pub const ALL: &'static [Event] = &[$(Event::$name,)*];
-            /// The name under which tools know it (as in Linux's /proc/vmstat where Linux has it).
+            /// The event's name for tools. If Linux has the event, it is the name in `/proc/vmstat`.
             pub fn name(self) -> &'static str {
                 match self { $(Event::$name => $text,)* }
             }
@@ -21,61 +22,62 @@ macro_rules! events {
 }
 
 events! {
-    /// Faults that began again because something changed under them.
+    /// Attempts of faults that failed, so that the fault tried again.
     FaultRetry = "pgfault_retry",
-    /// Faults that could not be served: no mapping allows the access, or nothing is there. A fault below a stack that
-    /// then grows counts too.
+    /// Faults that failed: nothing is mapped, or the mapping does not allow the access. A fault below a stack that then
+    /// grows counts too.
     FaultRefused = "pgfault_refused",
-    /// Resident neighbours of the page of a fault that were mapped along.
+    /// Resident neighbours that faults mapped in addition to their own page.
     FaultAround = "pgfault_around",
-    /// Pages of zeroes that first touches in a row made besides their own.
+    /// Pages of zeroes that faults made ahead of the touched page.
     FaultAhead = "pgfault_ahead",
-    /// Frames handed out.
+    /// Frames that were allocated.
     FrameAlloc = "pgalloc_normal",
-    /// Times that a depot refused a frame for a program: memory was out, or sat with other CPUs.
+    /// Failed allocations of frames for programs at a depot, because memory was exhausted, or free frames were with
+    /// other CPUs.
     AllocStall = "allocstall_normal",
-    /// Frames taken back.
+    /// Frames that were freed.
     FrameFree = "pgfree",
-    /// Magazine exchanged with the depot.
+    /// Magazines that were exchanged with the depot.
     DepotExchange = "depot_exchange",
-    /// Page-table pages that were taken.
+    /// Page-table pages that were allocated.
     TableAlloc = "pgtable_alloc",
-    /// Page-table pages that were given up.
+    /// Page-table pages that were freed.
     TableFree = "pgtable_free",
-    /// Pages of files and of memory that is mapped shared, that got a frame.
+    /// Pages of files and of shared memory that were made resident.
     SharedPage = "shared_page",
-    /// Of those, the ones whose frames were taken or given up.
+    /// Pages of files and of shared memory that ceased to be resident.
     SharedPageGone = "shared_page_gone",
     /// Pages of kernel stacks that were mapped.
     StackPage = "kernel_stack_page",
-    /// Pages of kernel stacks that were given up.
+    /// Pages of kernel stacks that were freed.
     StackPageGone = "kernel_stack_page_gone",
-    /// Frames of the kernel's that are neither table, stack nor slab: large runs of the heap, mapped buffers, pages of
-    /// pipes and the like.
+    /// Frames that the kernel allocated for other uses than tables, stacks and slabs. Examples are large runs of the
+    /// heap, mapped buffers, and pages of pipes.
     BufferPage = "kernel_buffer_page",
-    /// Of those, the ones that were given up.
+    /// Frames of the uses that [`Event::BufferPage`] counts, which were freed.
     BufferPageGone = "kernel_buffer_page_gone",
-    /// Flushes of translations, wherever.
+    /// Flushes of translations, local and remote.
     Flush = "tlb_flush",
     /// Shootdowns: requests that had to reach another CPU.
     Shootdown = "nr_tlb_remote_flush",
-    /// CPUs that those were sent to.
+    /// CPUs to which shootdowns were sent.
     ShootdownTarget = "nr_tlb_remote_flush_received",
-    /// Pages moved from a front object into the object behind it instead of being copied.
+    /// Pages that moved between two layers of a chain when these were merged.
     PageMoved = "page_moved",
-    /// Slots of objects and leaves of page tables that operations on ranges looked at.
+    /// Slots of objects and leaves of page tables that operations on ranges visited.
     RangeVisit = "range_visit",
-    /// Pages copied from near a front into it, so that the chain gets shorter.
+    /// Pages that copy-up copied into the first layer of a chain, to make the chain shorter.
     PageCopiedUp = "page_copied_up",
-    /// Pages destroyed because every chain in front of them had its own.
+    /// Pages that were destroyed because every chain hid them.
     PageShadowed = "page_shadowed",
     /// Pages read from swap.
     SwapIn = "pswpin",
     /// Pages read from their own pagers.
     PageIn = "pgpgin",
-    /// New pages that system calls filled.
+    /// New pages that system calls made and filled.
     PageFilled = "pgfilled",
-    /// Pages that came back soon after their frames were taken: programs lost them for nothing.
+    /// Near refaults: pages that a program needed again soon after their eviction.
     NearRefault = "workingset_refault_near",
     /// Pages written to swap.
     SwapOut = "pswpout",
@@ -87,25 +89,25 @@ events! {
     Scan = "pgscan_kswapd",
     /// Pages that pageout evicted.
     Evict = "pgsteal_kswapd",
-    /// Pages that pageout took from the active queue because no program had referenced them.
+    /// Pages that pageout moved to the inactive queue because they were not referenced.
     Deactivate = "pgdeactivate",
-    /// Pages that pageout gave back to the active queue because a program had.
+    /// Pages that pageout moved back to the active queue because they were referenced.
     Activate = "pgactivate",
-    /// Pages that programs gave up, to be freed when memory is short.
+    /// Pages that programs marked as free if memory is short (`MADV_FREE`).
     LazyFree = "pglazyfree",
-    /// Pages that left their frames so that those could be part of a run.
+    /// Pages that migrated to other frames, to free a run of frames.
     Migrated = "pgmigrate_success",
-    /// Pages that could not leave, at that moment or at all.
+    /// Pages whose migration failed, temporarily or for good.
     MigrateFailed = "pgmigrate_fail",
-    /// Spaces that were looked at for idle table pages.
+    /// Spaces that were visited to drop idle page tables.
     SpacesVisited = "pagetable_visits",
     /// Table pages freed because their space was idle.
     TablesDropped = "pagetables_dropped",
-    /// Pages mapped by the first fault after that.
+    /// Pages that the first fault after a drop of page tables mapped.
     FaultAll = "pgfault_all",
     /// Address spaces forked.
     Fork = "fork",
-    /// Things that the consistency checker looked at.
+    /// Items that the consistency checker visited.
     CheckVisit = "check_visit",
 }
 
@@ -115,14 +117,15 @@ pub struct Counters {
     events: [AtomicU64; Event::ALL.len()],
 }
 
-/// Adds to a counter that only this CPU writes, and stays on: a load and a store, no locked instruction.
+/// Adds to a counter that only this CPU writes, while preemption is off. A load and a store suffice, without an atomic
+/// read-modify-write.
 #[inline(always)]
 fn bump(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 impl Counters {
-    /// All zero.
+    /// Counters that are all zero.
     pub(crate) fn new() -> Self {
         let zero = |_| AtomicU64::new(0);
         Counters { faults: core::array::from_fn(zero), events: core::array::from_fn(zero) }
@@ -165,43 +168,43 @@ impl Stats {
         bump(&self.cpus.mine(&cpu).faults[kind as usize], 1);
     }
 
-    /// Faults that were served so, on all CPUs.
+    /// Number of faults that were served in this way, on all CPUs.
     pub fn faults_of(&self, kind: FaultKind) -> u64 {
         self.cpus.iter().map(|c| c.faults[kind as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
-    /// Faults that were served, of all kinds.
+    /// Number of faults that were served, of all kinds.
     pub fn faults(&self) -> u64 {
         FaultKind::ALL.iter().map(|kind| self.faults_of(*kind)).fold(0, u64::wrapping_add)
     }
 
-    /// Page-table pages that there are.
+    /// Number of page-table pages at present.
     pub fn table_pages(&self) -> u64 {
         self.there_are(Event::TableAlloc, Event::TableFree)
     }
 
-    /// Pages in memory of files, and of memory that is mapped shared.
+    /// Number of resident pages of files and of shared memory.
     pub fn shared_pages(&self) -> u64 {
         self.there_are(Event::SharedPage, Event::SharedPageGone)
     }
 
-    /// Pages of kernel stacks, those included that wait for a thread.
+    /// Number of pages of kernel stacks, idle stacks included.
     pub fn stack_pages(&self) -> u64 {
         self.there_are(Event::StackPage, Event::StackPageGone)
     }
 
-    /// Pages of the kernel's buffers, and of pipes.
+    /// Number of frames that the kernel uses for buffers, pipes and the like ([`Event::BufferPage`]).
     pub fn buffer_pages(&self) -> u64 {
         self.there_are(Event::BufferPage, Event::BufferPageGone)
     }
 
-    /// Structures made less those gone; the halves of each count are read one after the other.
+    /// The difference of the two events. The totals are read one after the other, so the result may be slightly wrong.
     fn there_are(&self, came: Event, gone: Event) -> u64 {
         let gone = self.total(gone);
         self.total(came).saturating_sub(gone)
     }
 
-    /// The sum over all CPUs; each CPU's count is read once.
+    /// The sum of an event's counts over all CPUs. Each CPU's count is read once.
     pub fn total(&self, event: Event) -> u64 {
         self.cpus.iter().map(|c| c.events[event as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
@@ -209,7 +212,7 @@ impl Stats {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// How a fault was served. Each kind is counted by itself
+        /// The way in which a fault was served. Each kind has a counter of its own
         /// ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
@@ -226,18 +229,18 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The translation was there already: a stale negative or weaker entry in this CPU's TLB.
+    /// The leaf already allowed the access: this CPU's TLB had an older translation with fewer rights or none.
     Spurious = "spurious",
-    /// The page was there, and was mapped.
+    /// The page was resident, and was mapped.
     Resident = "resident",
-    /// The page was mapped already, for less than the access needs: the same page, for a store most often.
+    /// The page was mapped already, but without the needed right, usually the right to store. The leaf got the right.
     Reuse = "reuse",
-    /// A new page, of zeroes.
+    /// A new page of zeroes was made.
     ZeroFill = "zero",
-    /// A new page, copied.
+    /// The page was copied to a new page.
     Copy = "copy",
     /// The page was behind the front, and no other chain saw it any more: it was moved into the front.
     Move = "move",
-    /// A pager was waited for.
+    /// The fault waited for a pager that read the page.
     PagedIn = "paged_in",
 }

@@ -4,7 +4,7 @@
 
 use crate::check::Broken;
 use crate::error::OutOfMemory;
-use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Table};
+use crate::machine::{Enter, KernelPages, Leaf, Machine, Phys, Pmap, Removed, Standing, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::paging::memory_store::{FaultPlan, MemoryStore};
 use crate::paging::pager::Pager;
@@ -114,10 +114,13 @@ pub struct TestMachine {
     domains: usize,
     /// The time that the machine reports for stores. Tests set it.
     pub store_time: core::sync::atomic::AtomicU64,
+    /// The standing of all threads (program, administrator or system), and the result of `Machine::ends_something`.
+    /// Tests set both.
+    pub standing: std::sync::Mutex<(Standing, bool)>,
 }
 // SAFETY: the RAM has no owning thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
-// SAFETY: shared references read fixed fields, or change the kernel's table, which is made of atomics and locks.
+// SAFETY: shared references read fixed fields, or change the kernel's table, which consists of atomics and locks.
 unsafe impl Sync for TestMachine {}
 
 // SAFETY: `ram` is one page-aligned allocation of all frames. It is freed only when the machine is not used any more.
@@ -137,6 +140,12 @@ impl Machine for TestMachine {
     }
     fn store_time(&self) -> u64 {
         self.store_time.load(core::sync::atomic::Ordering::Relaxed)
+    }
+    fn standing(&self) -> Standing {
+        self.standing.lock().unwrap().0
+    }
+    fn ends_something(&self) -> bool {
+        self.standing.lock().unwrap().1
     }
     fn domains(&self) -> usize {
         self.domains
@@ -161,7 +170,7 @@ pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
     boot_in_domains(frames, cpus, 1, config)
 }
 
-/// As [`boot_with`], on a machine of several memory domains.
+/// Makes a memory system like [`boot_with`], on a machine of several memory domains.
 pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config) -> Boot {
     // The thread that boots is the first CPU, as on any machine, unless it has already chosen a CPU.
     #[cfg(not(any(loom, shuttle)))]
@@ -173,7 +182,8 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
     let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
     let store_time = core::sync::atomic::AtomicU64::new(0);
-    let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time };
+    let standing = std::sync::Mutex::new((Standing::System, true));
+    let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time, standing };
     // SAFETY: the allocation has all frames of `range`. Tests drop `Boot`, which frees it, after all values that use
     // the system.
     let vm = unsafe { Vm::new(machine, &[range], config) }.unwrap();
@@ -258,9 +268,9 @@ struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
-    /// Whether CPUs other than the calling one run the space, as the map was notified.
+    /// Whether CPUs other than the calling one run the space. Tests set it by `run_by_several`.
     running_elsewhere: core::sync::atomic::AtomicBool,
-    /// Whether a table page is store-protected when all its stores are removed.
+    /// Whether a table page is store-protected when all its leaves lose the right to store.
     protects_tables: core::sync::atomic::AtomicBool,
 }
 
@@ -322,7 +332,8 @@ impl TestPmap {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// From now on, a table page is store-protected when all its stores are removed ([`Table::is_store_protected`]).
+    /// From now on, a table page is store-protected when all its leaves lose the right to store
+    /// ([`Table::is_store_protected`]).
     #[cfg(any(loom, shuttle))]
     pub fn protect_tables(&self) {
         self.protects_tables.store(true, core::sync::atomic::Ordering::Relaxed);

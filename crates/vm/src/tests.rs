@@ -1,4 +1,4 @@
-//! Faults, objects and chains together, on the test machine.
+//! Tests of faults, objects and chains together, on the test machine.
 
 use crate::content::IoError;
 use crate::error::FaultError;
@@ -43,7 +43,7 @@ pub(crate) fn show(space: &Space<TestMachine>, first: u64, pages: u64, object: &
     assert_eq!(space.map(&r), Ok(page(first)));
 }
 
-/// A program's access to an address: translates, faults if that fails, and begins again.
+/// A program's access to an address. It translates the address. If that fails, it faults and tries again.
 pub(crate) fn reach<R>(
     space: &Space<TestMachine>,
     va: u64,
@@ -72,13 +72,13 @@ pub(crate) fn load(space: &Space<TestMachine>, va: u64) -> u8 {
     reach(space, va, Access::Read, |p| unsafe { p.read_volatile() }).unwrap()
 }
 
-/// Frames in use, once everything that waits for readers has gone.
+/// Number of frames in use, after all memory that waits for readers was freed.
 pub(crate) fn settled(vm: &'static Vm) -> u64 {
     vm.epoch().drain();
     for cpu in 0..vm.machine().cpus() {
         let caches = || vm.object_memory().caches().into_iter().chain(vm.map_memory().caches());
-        // SAFETY: the caches are those of `vm`, which they are given, and the thread runs as the CPU whose lists they
-        // drain.
+        // SAFETY: the caches belong to `vm`, which is passed to them, and the thread runs as the CPU whose lists are
+        // drained.
         as_cpu(cpu, || caches().for_each(|c| unsafe { c.drain(vm) }));
     }
     vm.frames().total() - vm.frames().free()
@@ -88,14 +88,14 @@ pub(crate) fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
 }
 
-/// Pages of objects, resident ones and those that are in swap alone.
+/// Number of pages of all objects: resident ones, and those only in swap.
 pub(crate) fn held(vm: &'static Vm) -> u64 {
     let pages = || vm.described().filter(|p| p.kind() == FrameKind::Object);
     let kept = pages().filter(|p| p.swap_slot().is_some()).count() as u64;
     pages().count() as u64 + vm.swap().total() - vm.swap().free() - kept
 }
 
-/// Pages out the pages that the mapping at the first page shows, shared ones too.
+/// Pages out the pages of all layers of the mapping at the first page, shared layers too.
 pub(crate) fn page_out(space: &Space<TestMachine>) {
     let kept: Vec<_> = {
         let pin = space.vm().epoch().pin();
@@ -127,14 +127,14 @@ fn each_fault_is_counted_once_by_its_kind() {
     for n in 0..3 {
         assert_eq!(space.fault(page(n), Access::Write), Ok(FaultKind::ZeroFill));
     }
-    // A weakened leaf is there still, and a fault that finds it gives the right back.
+    // A weakened leaf stays present, and a later fault restores the right.
     space.protect(range(0, 1), Prot::READ).unwrap();
     assert_eq!(space.fault(page(0), Access::Write), Err(FaultError::Protection));
     space.protect(range(0, 1), Prot::READ | Prot::WRITE).unwrap();
     assert_eq!(space.fault(page(0), Access::Write), Ok(FaultKind::Reuse));
     assert_eq!(space.fault(page(0), Access::Write), Ok(FaultKind::Spurious));
     let child = space.fork().unwrap();
-    // One fault for all that is resident around it.
+    // One fault maps the resident neighbours too.
     assert_eq!(child.fault(page(0), Access::Read), Ok(FaultKind::Resident));
     assert_eq!(child.fault(page(1), Access::Write), Ok(FaultKind::Copy));
     let stats = m.vm.stats();
@@ -154,7 +154,7 @@ fn an_access_outside_or_against_the_protection_is_an_error() {
     assert_eq!(space.fault(page(0), Access::Read), Err(FaultError::NotMapped));
     assert_eq!(space.fault(page(1), Access::Write), Err(FaultError::Protection));
     assert_eq!(space.fault(page(1), Access::Exec), Err(FaultError::Protection));
-    assert_eq!(space.fault(page(1), Access::Read), Ok(FaultKind::ZeroFill));
+    assert_eq!(space.fault(page(1), Access::Read), Ok(FaultKind::Resident));
     for va in [0, 8, u64::MAX, 1 << 63, 0x7fff_ffff_f000] {
         assert_eq!(space.fault(va, Access::Read), Err(FaultError::NotMapped));
     }
@@ -269,7 +269,7 @@ fn truncation_takes_the_copies_that_private_mappings_have_made() {
         show(&space, 0, 100, &file, false);
         let other = Space::new(m.vm).unwrap();
         show(&other, 7, 100, &file, false);
-        // Copies in three layers: of parent and child each, and of both.
+        // The copies are in three layers: the parent's, the child's, and a layer that both share.
         (0..100).for_each(|n| store(&space, page(n), 1));
         let child = space.fork().unwrap();
         (0..100).step_by(2).for_each(|n| store(&space, page(n), 2));
@@ -459,7 +459,7 @@ fn new_pages_enter_the_active_queue_by_the_batch() {
     assert_eq!(m.vm.queues().len(Queue::Active), 0);
 }
 
-/// A handle's thread as a CPU.
+/// Spawns a thread that runs `f` as CPU `cpu`.
 fn on_cpu<'s, 'e>(s: &'s std::thread::Scope<'s, 'e>, cpu: usize, f: impl FnOnce() + Send + 's) {
     s.spawn(move || {
         quire_sync::hooks::threads::set_cpu(cpu);
@@ -501,7 +501,7 @@ fn concurrent_faults_forks_and_truncations_stay_consistent() {
             }
         });
         file.set_size(32 * PAGE_SIZE);
-        // Every leaf maps the page that a fault would find.
+        // Every cached translation agrees with the leaf, and every leaf maps the page that a fault would find.
         for n in 0..128 {
             let leaf = space.pmap().peek(page(n));
             for cached in space.pmap().cached(page(n)) {

@@ -1,8 +1,8 @@
-//! Addresses, frame numbers, protections: the small words of the core.
+//! Addresses, frame numbers, protections: the small types of the core.
 //!
 //! # Contract C10: bad input is an error
-//! Bad input is an error, never a panic, and so is a lack of memory at every allocation. [`VirtRange::checked`] is the
-//! only way in for ranges that a caller of the core chose.
+//! Bad input is an error, never a panic, and so is a lack of memory at every allocation. A range that a caller of the
+//! core chose is made only by [`VirtRange::checked`].
 
 /// Bytes in a page or frame.
 pub const PAGE_SIZE: u64 = 4096;
@@ -34,7 +34,7 @@ pub struct PhysRange {
     pub end: Pfn,
 }
 
-/// A range of virtual addresses, `start..end` in bytes; page-aligned where the core made it.
+/// A range of virtual addresses, `start..end` in bytes. Ranges that the core makes are page-aligned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VirtRange {
     /// First byte.
@@ -44,8 +44,8 @@ pub struct VirtRange {
 }
 
 impl VirtRange {
-    /// A checked range of `len` bytes from `start`, both multiples of the page size, `len` not zero, no wrap-around.
-    /// This is the only way in for ranges from outside: relies on C10.
+    /// The range of `len` bytes from `start`. `None` unless both are multiples of the page size, `len` is not zero, and
+    /// the end does not wrap around. All ranges from callers of the core pass this check (relies on C10).
     pub fn checked(start: u64, len: u64) -> Option<VirtRange> {
         let end = start.checked_add(len)?;
         (start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0)
@@ -55,14 +55,14 @@ impl VirtRange {
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
-    /// Length in bytes of a range that the core has checked: on paths where the comparison of [`len`](Self::len)
-    /// counts.
+    /// Length in bytes of a range whose start is not above its end. For fast paths, because it saves the comparison of
+    /// [`len`](Self::len).
     #[inline(always)]
     pub(crate) const fn bytes(&self) -> u64 {
         debug_assert!(self.start <= self.end);
         self.end - self.start
     }
-    /// Whether the range holds no byte.
+    /// Whether the range has no byte.
     pub const fn is_empty(&self) -> bool {
         self.start >= self.end
     }
@@ -70,18 +70,18 @@ impl VirtRange {
     pub const fn contains(&self, va: u64) -> bool {
         self.start <= va && va < self.end
     }
-    /// The part that both ranges cover.
+    /// The part that both ranges cover. `None` if it is empty.
     pub fn intersect(&self, other: &VirtRange) -> Option<VirtRange> {
         let r = VirtRange { start: self.start.max(other.start), end: self.end.min(other.end) };
         (!r.is_empty()).then_some(r)
     }
 }
 
-/// How accesses to memory are cached.
+/// The way in which accesses to memory are cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum MemoryType {
-    /// RAM: cached, stores written back when the line is needed elsewhere.
+    /// RAM: accesses are cached, and stores are written back later.
     #[default]
     WriteBack = 0,
     /// Loads are not cached; stores are gathered and may be reordered: frame buffers.
@@ -91,7 +91,7 @@ pub enum MemoryType {
 }
 
 bitflags::bitflags! {
-    /// What a mapping allows.
+    /// The rights of a mapping.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Prot: u8 {
         /// Loads.
@@ -115,8 +115,8 @@ pub enum Access {
 }
 
 impl Prot {
-    /// Whether an access is allowed. Memory that can be stored into or executed can be read: none of our page tables
-    /// can forbid it, and programs rely on it.
+    /// Whether the access is allowed. Memory with any right can be read, because the supported page tables cannot
+    /// forbid that, and programs rely on it.
     #[inline(always)]
     pub fn allows(self, access: Access) -> bool {
         match access {
@@ -137,15 +137,15 @@ impl Access {
     }
 }
 
-/// The place of a page until pageout decides about it.
+/// The page queues. A page is on one of them until pageout evicts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Queue {
-    /// In use, as far as is known.
+    /// Pages that are probably in use.
     Active = 1,
-    /// Not used for a while.
+    /// Pages that were not used recently.
     Inactive = 2,
-    /// To be written out before it can be freed.
+    /// Dirty pages that must be written before their frames can be freed.
     Laundry = 3,
 }
 

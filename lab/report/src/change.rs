@@ -15,9 +15,9 @@ pub struct Against {
     pub run: usize,
     /// Whether both runs have the same mode. Runs of different modes are not compared.
     pub alike: bool,
-    /// Whether the processor and the number of CPUs are equal, so that only the version differs.
+    /// Whether the processor and the number of CPUs equal those of the first run, so that only the version differs.
     pub same_machine: bool,
-    /// The scores of Quire's own figures: those of counts, then those of times.
+    /// The two scores of Quire's own figures: the first for counts, the second for times.
     pub scores: [Score; 2],
     /// The typical changes, one row for each experiment.
     pub rows: Vec<Row>,
@@ -32,7 +32,7 @@ pub struct Row {
     pub href: String,
     /// The experiment's title.
     pub title: String,
-    /// The factors for Quire's counts, for Quire's times, and for the times of the other sides.
+    /// The factors for Quire's counts, for Quire's times, and for the times of the other designs.
     pub typical: [Option<String>; 3],
 }
 
@@ -57,7 +57,7 @@ pub struct Changed {
     factor: f64,
 }
 
-/// All runs except the first, compared with it. `href` returns the link to an experiment of that name.
+/// All runs except the first, compared with the first. `href` returns the link to an experiment of that name.
 pub fn against_first(runs: &[Run], href: impl Fn(&str) -> String) -> Vec<Against> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
     let numbered = others.iter().zip(1..);

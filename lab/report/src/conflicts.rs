@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct View {
     /// The number of pairs that commute, each counted in each state.
     cases: usize,
-    /// The number of these pairs that share no line, or share lines only at stated rates.
+    /// The number of commuting pairs that share no line, or share lines only at stated rates.
     clean: usize,
     /// The number of pairs with each verdict.
     legend: Vec<Key>,
@@ -127,8 +127,8 @@ fn rows(all: &Conflicts, state: Option<&str>) -> Vec<Row> {
     all.operations.iter().map(row).collect()
 }
 
-/// The cell of a pair of operations. It shows the case with the worst verdict, and among those the case with the most
-/// lines.
+/// The cell of a pair of operations. It shows the case with the worst verdict. If several cases have that verdict, it
+/// shows the case with the most lines.
 fn cell(row: &Named, column: &Named, cases: &[&Pair]) -> Cell {
     let both = format!("{} and {}", row.name, column.name);
     let Some(worst) = cases.iter().max_by_key(|c| (c.verdict, c.lines)) else {

@@ -12,7 +12,8 @@ use crate::number;
 const HEIGHT: usize = 18;
 /// The least width of a bar that is drawn on the page, as a share of the whole.
 pub const LEAST: f64 = 0.002;
-/// The least width on a page of its own. It is not zero, because a million bars make a file that no browser opens.
+/// The least width of a bar on a page that has only the flame graph. It is not zero, because a million bars make a file
+/// that no browser opens.
 pub const LEAST_ALONE: f64 = 0.0002;
 /// The least width, in percent of the whole, of a bar with a text. The page's script has the same number.
 const NARROW: f64 = 2.5;
@@ -67,7 +68,7 @@ fn short(name: &str) -> &str {
     name.strip_prefix("quire_").unwrap_or(name)
 }
 
-/// The hues of the crates, far from each other. The page's style sheet has the same.
+/// The hues of the crates, far from each other. The page's style sheet repeats these numbers.
 const HUES: &[(&str, u32)] = &[
     ("quire_kernel", 10),
     ("quire_linux_state", 30),

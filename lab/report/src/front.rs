@@ -23,7 +23,7 @@ pub struct Front {
     pub baselines: Against,
     /// The number of timed comparisons.
     pub timed: usize,
-    /// The number of verdicts on timed comparisons that chance would give if all sides were equal.
+    /// The number of verdicts on timed comparisons that chance would give if all designs were equally fast.
     pub chance: usize,
 }
 
@@ -136,7 +136,7 @@ pub fn of(run: &Run, number: usize, href: impl Fn(&str) -> String) -> Front {
     Front { run: number, against: kernels, behind, baselines, timed, chance: f64::round(chance) as usize }
 }
 
-/// The rows with each operation once. A row keeps the largest loss, and names all sides to which Quire loses.
+/// The rows with each operation once. A row keeps the largest loss, and names all kernels to which Quire loses.
 fn once(rows: Vec<Row>) -> Vec<Row> {
     let mut all: Vec<Row> = Vec::new();
     for row in rows {

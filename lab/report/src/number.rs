@@ -2,11 +2,11 @@
 
 use quire_results::statistics::Interval;
 
-/// The space between a number and its prefix or unit. No line breaks there.
+/// The space between a number and its prefix or unit. A browser does not break a line at this space.
 const THIN: char = '\u{202f}';
 
 /// The text of a value of this unit: `1.23 M`, `456 µs`. The text includes the unit of times and sizes, because the
-/// unit depends on the value. Other units are shown elsewhere.
+/// unit depends on the value. The text leaves out other units.
 pub fn value(value: f64, unit: &str) -> String {
     if !value.is_finite() {
         return short(value);
@@ -57,8 +57,8 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The texts of a value and of its interval. The second is `None` for one sample, and empty for an interval of one
-/// point.
+/// The texts of a value and of its interval. The text of the interval is `None` for one sample, and empty for an
+/// interval of one point.
 pub fn interval(of: &Interval, show: impl Fn(f64) -> String) -> (String, Option<String>) {
     let middle = show(of.middle);
     let spread = if !of.low.is_finite() || !of.high.is_finite() {
@@ -101,7 +101,8 @@ fn bytes(unit: &str) -> Option<f64> {
     }
 }
 
-/// The number with the largest prefix that leaves at least one, or else with the last prefix.
+/// The number with the largest prefix for which the shown number is at least 1. If no prefix is that small, the last
+/// prefix is used.
 fn prefixed(value: f64, prefixes: &[(f64, &str)]) -> String {
     let fits = |(factor, _): &&(f64, &str)| value.abs() >= *factor * 0.9995;
     let least = prefixes.last().copied().unwrap_or((1.0, ""));

@@ -1,4 +1,4 @@
-//! The summary of a run: how often Quire is ahead, and a line for each claim of a source.
+//! The summary of a run: how often Quire is ahead, and a line for each claim of a source (a published design).
 
 use quire_results::{Comparison, Experiment, Judged, Run, Source, Verdict, statistics::Interval};
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub struct SourceClaims {
 pub struct Head {
     /// The index of the run, from 0.
     pub run: usize,
-    /// The index, among the source's lines, of the claim that represents the source.
+    /// The index of the claim that represents the source, in the list of the source's claims.
     pub line: usize,
     /// The number of claims that hold for Quire.
     pub holds: usize,

@@ -1,5 +1,5 @@
 //! The tables of an experiment, one for each measure and place. A table has a row for each set of parameters and a
-//! column for each side. Counts come before times.
+//! column for each side (design or kernel). Counts come before times.
 
 use std::collections::BTreeMap;
 

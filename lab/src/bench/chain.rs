@@ -1,4 +1,5 @@
-//! The benchmark of shadow chains: the memory that lines and families of forks hold after their stores.
+//! The benchmark of shadow chains: the memory that processes hold after forks and stores. In a *line*, each process is
+//! forked from the one before. In a *family*, all processes are forked from one parent.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -19,7 +20,7 @@ const CHILDREN: u64 = 100;
 /// The number of pages of a family's region: 16 MiB.
 const FAMILY_PAGES: u64 = 4096;
 
-/// A line of a thousand generations, each forked from the one before.
+/// A line of a thousand generations: each process is forked from the process before it.
 pub const LINES: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -154,7 +155,7 @@ fn family(pages: u64, leaving: bool) -> Result<f64, Failure> {
         let child = parent.fork()?;
         members.push(Some(child));
     }
-    // Each member visits the pages in its own random order. The members take turns at random.
+    // Each member visits the pages in its own random order. The member of each store is chosen at random.
     let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..pages).collect()).collect();
     for order in &mut orders {
         (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));

@@ -148,8 +148,8 @@ pub fn fill(map: &mut impl AddressMap, ranges: usize) -> Vec<(u64, u64)> {
     places
 }
 
-/// Unmaps a random range and maps another in the lowest hole, `operations` times. `before` is called with the length
-/// before each search.
+/// Unmaps a random range and maps another in the lowest hole, `operations` times. Calls `before` with the length of the
+/// new range before each search.
 pub fn come_and_go<M: AddressMap>(
     map: &mut M,
     places: &mut [(u64, u64)],

@@ -32,9 +32,9 @@ fn work<M: AddressMap>(count: usize, size: Size, new: impl Fn(usize) -> M) {
     }
 }
 
-/// The work on the splay tree *before*, for cachegrind.
+/// The work on the splay tree *before* FreeBSD's change (`map/splay.rs`), for cachegrind.
 pub const BEFORE: Workload = Workload { name: "before", run: |n, size| work(n, size, Before::with_capacity) };
-/// The work on the splay tree *after*, for cachegrind.
+/// The work on the splay tree *after* FreeBSD's change (`map/splay.rs`), for cachegrind.
 pub const AFTER: Workload = Workload { name: "after", run: |n, size| work(n, size, After::with_capacity) };
 /// The work on production's tree, for cachegrind.
 pub const OURS: Workload = Workload { name: "ours", run: |n, size| work(n, size, |_| Ours::<FAN_OUT>::new()) };
@@ -144,7 +144,7 @@ fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn(usize) -> 
     Ok(())
 }
 
-/// How often *after* reads a child off the search path.
+/// How often the splay tree *after* FreeBSD's change reads a child that is not on the search path.
 pub const ASKED: Bench = Bench {
     build: Build::Native,
     lines: &[

@@ -22,7 +22,7 @@ use std::fs::File;
 use std::io::Write as _;
 
 /// All benches, in the order in which they run and print.
-#[rustfmt::skip] // One a line, however few.
+#[rustfmt::skip] // One entry a line, even if several entries would fit into one line.
 pub const ALL: &[&Bench] = &[
     &fault::COSTS,
     &fork::TOUCHED,
@@ -50,7 +50,7 @@ pub const ALL: &[&Bench] = &[
 ];
 
 /// All workloads that cachegrind can run.
-#[rustfmt::skip] // As above.
+#[rustfmt::skip] // One entry a line, even if several entries would fit into one line.
 pub const WORKLOADS: &[&Workload] = &[
     &mapper::BEFORE,
     &mapper::AFTER,

@@ -56,7 +56,8 @@ fn visits(report: &mut Report) -> Result<(), Failure> {
     let bytes: u64 = report.size.of(1 << 30, 1 << 40);
     let object = sparse(vm, bytes)?;
     let (mut lookups, mut found) = (0u64, 0);
-    // A pin covers a limited number of lookups, because the whole walk takes long.
+    // One pin of the epoch covers a limited number of lookups. A pin during the whole walk would delay the freeing of
+    // retired memory for long.
     for first in (0..bytes / PAGE_SIZE).step_by(1 << 16) {
         let pin = vm.epoch().pin();
         for key in first..first + (1 << 16) {

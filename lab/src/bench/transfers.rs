@@ -1,9 +1,9 @@
 //! Counts the cache lines that CPUs fetch from each other, by number of CPUs. The subjects are page queues and frames:
 //! the production design, and one lock.
 //!
-//! Two CPUs do not show the effect, because a line that moves between two CPUs is cheaper than a second structure. So
-//! lines are counted instead, while the CPUs take turns on one thread. The count is the number of lines for which each
-//! further CPU would wait.
+//! Times on two CPUs do not show the gain of several queues. A line that moves between just two CPUs costs less than
+//! the work on a second queue. So lines are counted instead, while the CPUs take turns on one thread. A line counts if
+//! an operation writes it and another CPU had it before. With more CPUs, each CPU would wait for these lines.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
@@ -92,11 +92,11 @@ mod recorded {
 
     /// The number of pages of each CPU. The first half of them is for the warm-up.
     const PAGES: usize = 128;
-    /// The number of frames that each CPU holds at once, more than its magazines hold.
+    /// The number of frames that each CPU holds at once, more than its magazines (its cache of free frames) hold.
     const FRAMES: usize = 300;
 
-    /// The number of lines that are written after another CPU had them: for one queue, production's queues, one free
-    /// list, and production's frames.
+    /// The mean number of lines that an operation writes and another CPU had before. The four values are for one queue,
+    /// production's queues, one free list, and production's frames.
     pub fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
         let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
         let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect();

@@ -114,8 +114,8 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Puts the free frames into random order: allocates all frames and frees them in random order. Then the lists of the
-/// magazines have that order. The caller must run as a CPU.
+/// Puts the free frames into random order: allocates all frames and frees them in random order. Then the
+/// magazines (the free frames that one CPU keeps) have that order. The caller must run as a CPU.
 pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
     vm.epoch().drain();
     vm.drain_magazines();
@@ -188,7 +188,7 @@ impl Machine {
         time
     }
 
-    /// Allocates and zeroes the same number of frames. Returns the time of the slowest CPU.
+    /// Lets each CPU allocate and zero as many frames as `touch` touches pages. Returns the time of the slowest CPU.
     fn zero(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
         self.sample(cpus, repeat, |vm, _, frames, barrier| {
             let mut taken = Vec::with_capacity(frames as usize);

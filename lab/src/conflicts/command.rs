@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The options of `quire-lab conflicts`.
 #[derive(Default)]
 pub struct Options {
-    /// Each measured case has one of these operations. With `scale`, these are parts of workloads' names. Empty for
-    /// all.
+    /// The operations whose cases are measured. With `scale`, parts of the names of the measured workloads. Empty: all
+    /// are measured.
     pub operations: Vec<String>,
     /// The file to which the matrix is written as JSON.
     pub json: Option<PathBuf>,
-    /// Whether the lines that move are printed by number of CPUs, instead of the matrix.
+    /// Whether to print, in place of the matrix, how many cache lines move between CPUs with each number of CPUs.
     pub scale: bool,
     /// Whether `scale` also prints the source lines that accessed the lines.
     pub verbose: bool,
@@ -51,12 +51,13 @@ pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Fail
         }
         Ok::<_, Failure>(all)
     })?;
-    // Restores the order of the cases, which are adjacent in memory.
+    // The threads finished the rows in any order. All rows are parts of the slice `cases`, so the sort by a row's
+    // address restores the order of `cases`.
     all.sort_by_key(|(row, _)| *row);
     Ok(all.into_iter().map(|(_, judged)| judged).collect())
 }
 
-/// Prints the matrix. Returns whether it agrees with the list.
+/// Prints the matrix. Returns whether the matrix agrees with the list of known shared lines.
 pub fn command(options: &Options) -> Result<bool, Failure> {
     if options.scale {
         return scale::command(&options.operations, options.verbose);

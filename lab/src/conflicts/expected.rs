@@ -10,13 +10,13 @@ use super::operation::Operation;
 /// A line that operations share although they commute.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// One operation has one of these names. Empty for any operation.
+    /// The names that the one operation may have. Empty for any operation.
     pub a: &'static [&'static str],
-    /// The other operation has one of these names. Empty for any operation.
+    /// The names that the other operation may have. Empty for any operation.
     pub b: &'static [&'static str],
     /// The states in which the line is shared. Empty for all states.
     pub states: &'static [State],
-    /// The label of the line's owner is one of these.
+    /// The labels that the owner of the line's memory may have.
     pub labels: &'static [&'static str],
     /// A part of the path of the source file that writes the line. Empty for any file.
     pub by: &'static str,

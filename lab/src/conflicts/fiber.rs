@@ -1,6 +1,6 @@
-//! Threads of the simulated scheduler, run on one thread of the host. Each has its own stack. The code that resumes a
-//! fiber acts as its CPU. So the steps of several CPUs run one after the other, in a chosen order, and are recorded
-//! exactly.
+//! Threads of the simulated scheduler, run on one thread of the host. Each has its own stack. While a fiber runs, the
+//! thread of the host acts as the CPU that runs the simulated thread. So the steps of several CPUs run one after the
+//! other, in a chosen order, and are recorded exactly.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::{Cell, RefCell};

@@ -1,5 +1,5 @@
-//! The measurement of one case. Both sides repeat their operations, in an order that a seed determines. For each round,
-//! the lines are recorded that one CPU wrote and the other CPU accessed.
+//! The measurement of one case. In each *round*, CPU 0 and CPU 1 do their operations once, in an order that a
+//! seed determines. A round yields the lines that one CPU wrote and the other CPU accessed.
 
 use super::model::{Outcome, State};
 use super::operation::{Act, Operation};
@@ -28,13 +28,13 @@ pub struct Line {
 pub struct Seen {
     /// The number of rounds in which the line was shared.
     pub rounds: u32,
-    /// The number of lines of this name, in the round that shared the most.
+    /// The number of shared lines with this name, in the round that had the most of them.
     pub lines: u32,
-    /// The accesses of one such round, as text for the reader.
+    /// The accesses to the line in the last round in which it was shared, as text for the reader.
     pub told: String,
 }
 
-/// The results of the operations. The key is whether the operation of CPU 0 came first.
+/// The pairs of results that the two operations returned. The key says whether the operation of CPU 0 ran first.
 pub type Results = BTreeMap<bool, BTreeSet<[String; 2]>>;
 
 /// The measurement of a case.
@@ -107,7 +107,8 @@ pub(super) struct Play<'a> {
 }
 
 impl Play<'_> {
-    /// Runs all rounds. `counted` runs each counted round in the world that it gets.
+    /// Runs all rounds. For each counted round, calls `counted` with the world and a function that does both
+    /// operations.
     pub fn run(
         &self,
         tasks: Tasks,

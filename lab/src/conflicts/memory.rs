@@ -12,18 +12,19 @@ use quire_vm::{Access, FaultKind, PAGE_SIZE, Pfn, Prot, VirtRange};
 
 /// The first page of the part of a file that only program mappings use.
 const PROGRAM_PAGE: u64 = PAGES + 64;
-/// Pages between two loads. It is more than one fault maps around its address, so each load faults.
+/// The distance in pages from one load to the next. A load fault also maps some resident neighbours of its page, but
+/// none at this distance. So each load faults.
 const APART: u64 = 32;
 /// The most pages that the heap reaches before it shrinks again.
 const HEAP: u64 = 256;
-/// The most frames that a side holds.
+/// The most frames that one CPU's operation holds.
 const HOARD: usize = 600;
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Result<(), Failure> {
     if got == wanted { Ok(()) } else { Err(Failure::Wrong(format!("{what}: {got:?} instead of {wanted:?}"))) }
 }
 
-/// Stores a word into the first page of the side's region, as a program would.
+/// Stores a word, as a program would, into the first page of the region `region` of CPU `side`.
 fn touch(world: &World, region: Region, side: Side) -> Result<(), Failure> {
     Ok(world.cpu(side).write(world.space(side), world.at(region, side), CONTENT)?)
 }
@@ -279,7 +280,8 @@ impl Act for GrowHeap {
         let at = Placement::FixedNoReplace(end);
         space.map(&MapRequest { tag: Tag::Heap, ..MapRequest::private(at, PAGE_SIZE) })?;
         self.pages += 1;
-        // Each round reports the result of the first growth, because the model starts from an empty heap.
+        // The model begins each round with an empty heap, and so expects a size of 1 page. The real heap keeps its
+        // pages from round to round, so its true size is not returned.
         Ok(Outcome::Value(1))
     }
 }
@@ -449,7 +451,7 @@ impl Act for GiveFrame {
     }
 }
 
-/// The operation: a page of the side is put into the inactive queue.
+/// The operation: a CPU puts one of its pages into the inactive queue.
 pub struct Enqueue {
     pages: Vec<Pfn>,
     next: usize,

@@ -3,8 +3,9 @@
 //! The model has processes, the contents of their addresses, files, futex words, timers, run queues and numbers. It has
 //! no page table, no lock and no list. Two operations *commute* in a state where both orders give the same results and
 //! the same final state. Clements et al. define this in "The Scalable Commutativity Rule" (2013). The specification
-//! leaves some results open: which frame, free address, number or kernel structure an operation gets. For these the
-//! model returns [`Outcome::Fresh`], and the state names the thing after the side that got it.
+//! leaves some results open: which frame, free address, number or kernel structure an operation gets. For an open
+//! result, the model returns [`Outcome::Fresh`]. In the model's state, the name of the thing is the CPU (0 or 1) that
+//! got it.
 //!
 //! Beside the results, these are observable:
 //! - the content and rights of each address of each process, and which pages of objects are in memory (`mincore`);
@@ -102,7 +103,7 @@ pub enum Region {
     Program,
 }
 
-/// The side that got a thing, as the name of that thing.
+/// The name of a thing that an operation got, if the specification leaves open which thing: the CPU that got it.
 type By = Side;
 
 /// An object that has pages.
@@ -113,7 +114,7 @@ enum Object {
     Shared,
 }
 
-/// The content that private memory has of its own, apart from an object behind it.
+/// The content that a private page has of its own. It hides the content of the mapped object, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Own {
     Nothing,
@@ -196,7 +197,7 @@ pub struct Model {
     numbers: BTreeMap<By, u32>,
 }
 
-/// The value that a side stores. The two sides store different values.
+/// The value that the thread of CPU `side` stores. The two CPUs store different values.
 pub fn stored(side: Side) -> u64 {
     100 + side as u64
 }
@@ -239,7 +240,7 @@ impl Model {
             let files = [model.file(side), Object::Program(model.owner(side))];
             model.contents.extend(files.map(|f| ((f, side), CONTENT)));
             model.resident.extend(files.map(|f| (f, side)));
-            // A process also has the other side's regions if the two share them.
+            // A process also has the other side's regions if the two processes share these regions.
             let has = |region: Region, s: Side| {
                 s == side
                     || match state {
@@ -279,12 +280,12 @@ impl Model {
         pages
     }
 
-    /// Whether the thread of `side` lives. An ended thread has no effect.
+    /// Whether the thread of CPU `side` lives. An ended thread has no effect.
     fn lives(&self, side: Side) -> bool {
         self.processes.get(&self.of[side]).is_some_and(|p| p.threads.contains(&side))
     }
 
-    /// Calls `f` with the process of `side`'s thread, or returns `Gone` if the thread has ended.
+    /// Calls `f` with the process of the thread of CPU `side`, or returns `Gone` if the thread has ended.
     fn by(&mut self, side: Side, f: impl FnOnce(&mut Process) -> Outcome) -> Outcome {
         if !self.lives(side) {
             return Outcome::Gone;
@@ -292,12 +293,12 @@ impl Model {
         self.processes.get_mut(&self.of[side]).map_or(Outcome::Gone, f)
     }
 
-    /// Calls `f` if `side`'s thread lives, and else returns `Gone`.
+    /// Calls `f` if the thread of CPU `side` lives, and else returns `Gone`.
     fn alive(&mut self, side: Side, f: impl FnOnce(&mut Model) -> Outcome) -> Outcome {
         if self.lives(side) { f(self) } else { Outcome::Gone }
     }
 
-    /// `side` stores into its page of `region`.
+    /// The thread of CPU `side` stores into its page of `region`.
     pub fn store(&mut self, region: Region, side: Side) -> Outcome {
         let mut to = None;
         let done = self.by(side, |p| match p.pages.get_mut(&(region, side)) {
@@ -317,7 +318,7 @@ impl Model {
         done
     }
 
-    /// `side` loads from its page of `region`.
+    /// The thread of CPU `side` loads from its page of `region`.
     pub fn load(&mut self, region: Region, side: Side) -> Outcome {
         let mut from = None;
         let done = self.by(side, |p| match p.pages.get(&(region, side)).map(|p| &p.shown) {
@@ -342,7 +343,7 @@ impl Model {
         }
     }
 
-    /// `side` maps zeroed memory, or the shared file, at `region`.
+    /// The thread of CPU `side` maps zeroed memory, or the shared file, at `region`.
     pub fn map(&mut self, region: Region, side: Side) -> Outcome {
         let file = (self.common_file).then(|| (self.file(side), side));
         self.by(side, |p| {
@@ -351,7 +352,7 @@ impl Model {
         })
     }
 
-    /// `side` unmaps `region`.
+    /// The thread of CPU `side` unmaps `region`.
     pub fn unmap(&mut self, region: Region, side: Side) -> Outcome {
         self.by(side, |p| {
             p.pages.remove(&(region, side));
@@ -359,7 +360,7 @@ impl Model {
         })
     }
 
-    /// `side` removes the store right from `region`.
+    /// The thread of CPU `side` removes the store right from `region`.
     pub fn protect(&mut self, region: Region, side: Side) -> Outcome {
         self.by(side, |p| match p.pages.get_mut(&(region, side)) {
             Some(page) => {
@@ -370,7 +371,7 @@ impl Model {
         })
     }
 
-    /// `side` drops the content of `region`: at once, or (without `at_once`) when memory is low.
+    /// The thread of CPU `side` drops the content of `region`: at once, or (without `at_once`) when memory is low.
     pub fn give_up(&mut self, region: Region, side: Side, at_once: bool) -> Outcome {
         self.by(side, |p| match p.pages.get_mut(&(region, side)).map(|p| &mut p.shown) {
             Some(Shown::Private(own, _)) => {
@@ -381,7 +382,7 @@ impl Model {
         })
     }
 
-    /// The heap of `side`'s process grows by a page. The result is the heap's new size in pages.
+    /// The heap of the process on CPU `side` grows by a page. The result is the heap's new size in pages.
     pub fn grow_heap(&mut self, side: Side) -> Outcome {
         self.by(side, |p| {
             p.heap += 1;
@@ -391,7 +392,7 @@ impl Model {
         })
     }
 
-    /// `side` forks. The child gets a copy of the memory.
+    /// The thread of CPU `side` forks. The child gets a copy of the memory.
     pub fn fork(&mut self, side: Side) -> Outcome {
         let mut child = None;
         let done = self.by(side, |p| {
@@ -404,7 +405,7 @@ impl Model {
         done
     }
 
-    /// `side` replaces its process's memory by a program. The other threads of the process end.
+    /// The thread of CPU `side` replaces its process's memory by a program. The other threads of the process end.
     pub fn exec(&mut self, side: Side) -> Outcome {
         let program = (Object::Program(self.owner(side)), side);
         self.by(side, |p| {
@@ -418,7 +419,7 @@ impl Model {
         })
     }
 
-    /// The process of `side` ends.
+    /// The process of the thread of CPU `side` ends.
     pub fn exit(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.processes.remove(&m.of[side]);
@@ -426,7 +427,7 @@ impl Model {
         })
     }
 
-    /// `side` allocates a frame.
+    /// The thread of CPU `side` allocates a frame.
     pub fn take_frame(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.frames[side] += 1;
@@ -434,7 +435,7 @@ impl Model {
         })
     }
 
-    /// `side` frees a frame.
+    /// The thread of CPU `side` frees a frame.
     pub fn give_frame(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.frames[side] -= 1;
@@ -442,7 +443,7 @@ impl Model {
         })
     }
 
-    /// `side` puts its page into a page queue.
+    /// The thread of CPU `side` puts its page into a page queue.
     pub fn enqueue_page(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.queued.insert(side);
@@ -450,7 +451,7 @@ impl Model {
         })
     }
 
-    /// `side` reclaims the frame of its page of the file.
+    /// The thread of CPU `side` reclaims the frame of its page of the file.
     pub fn reclaim(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             let page = (m.file(side), side);
@@ -459,7 +460,7 @@ impl Model {
         })
     }
 
-    /// `side`'s thread waits on its word. The next thread in the run queue of its CPU runs.
+    /// The thread of CPU `side` waits on its word. The next thread in the run queue of its CPU runs.
     pub fn wait(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.waiting.entry(Word::Own(side)).or_default().push(Thread::Program(side));
@@ -471,7 +472,8 @@ impl Model {
         })
     }
 
-    /// `side` wakes the threads that wait on its other word. The result is their number.
+    /// The thread of CPU `side` wakes the threads that wait on the word `Word::Awaited(side)`. The result is the number
+    /// of woken threads.
     pub fn wake(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             let woken = m.waiting.remove(&Word::Awaited(side)).unwrap_or_default();
@@ -481,7 +483,7 @@ impl Model {
         })
     }
 
-    /// `side` starts a thread, which gets a new number.
+    /// The thread of CPU `side` starts a thread, which gets a new number.
     pub fn spawn(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             *m.numbers.entry(side).or_default() += 1;
@@ -490,7 +492,7 @@ impl Model {
         })
     }
 
-    /// `side` wakes a sleeping thread of its own CPU, or (with `far`) of another CPU.
+    /// The thread of CPU `side` wakes a sleeping thread of its own CPU, or (with `far`) of another CPU.
     pub fn unpark(&mut self, side: Side, far: bool) -> Outcome {
         self.alive(side, |m| {
             let (cpu, thread) = if far { (side + 2, Thread::Far(side)) } else { (side, Thread::Sleeper(side)) };
@@ -499,7 +501,7 @@ impl Model {
         })
     }
 
-    /// `side` allocates a number.
+    /// The thread of CPU `side` allocates a number.
     pub fn take_number(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             *m.numbers.entry(side).or_default() += 1;
@@ -507,7 +509,7 @@ impl Model {
         })
     }
 
-    /// `side` arms a timer.
+    /// The thread of CPU `side` arms a timer.
     pub fn arm(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.armed.insert(Clock::Unarmed(side));
@@ -515,7 +517,7 @@ impl Model {
         })
     }
 
-    /// `side` cancels a timer. The result is 1 if the timer was armed, else 0.
+    /// The thread of CPU `side` cancels a timer. The result is 1 if the timer was armed, else 0.
     pub fn cancel(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| Outcome::Value(u64::from(m.armed.remove(&Clock::Armed(side)))))
     }

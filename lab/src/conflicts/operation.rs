@@ -8,16 +8,16 @@ use crate::Failure;
 use quire_hosted::Hosted;
 use quire_vm::map::Space;
 
-/// A side, 0 or 1: one of the two CPUs, and the owner of the side's objects.
+/// A side: the number (0 or 1) of one of the two CPUs. It also names the objects that belong to this CPU's operation.
 pub type Side = usize;
 
-/// An operation on the real core, which one side repeats. Only the accesses of [`Act::run`] are recorded.
+/// An operation on the real core, which one CPU (its *side*) repeats. Only the accesses of [`Act::run`] are recorded.
 pub trait Act {
-    /// Touches the memory that the parent passes on. Called only in the state with a parent, before the forks.
+    /// Touches memory of the parent, which its children inherit. Called only in `State::Parent`, before the forks.
     fn inherit(&mut self, _world: &World, _parent: &Space<Hosted>, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
-    /// Prepares the side. Called once, before the first round.
+    /// Prepares the objects of CPU `side`. Called once, before the first round.
     fn set_up(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
@@ -41,7 +41,7 @@ pub struct Operation {
     pub about: &'static str,
     /// The observable effect on the model.
     pub effect: fn(&mut Model, Side) -> Outcome,
-    /// Makes the object that does the operation for one side.
+    /// Makes the object that does the operation for one CPU.
     pub act: fn() -> Box<dyn Act>,
 }
 

@@ -26,8 +26,8 @@ const ROUNDS: usize = 64;
 /// magazine last for this many faults. The CPUs start evenly spread over the period, so that each round contains an
 /// average share of that work.
 const PERIOD: usize = 256;
-/// The number of first rounds that are not recorded. In them, retired memory becomes free again, and the CPUs' caches
-/// fill.
+/// The number of first rounds that are not recorded. In them, the epoch advances, so that memory retired before is free
+/// again, and the CPUs' caches fill.
 const SETTLE: usize = 128;
 /// The number of rounds that are recorded but not counted. In them, each CPU touches all data that it uses, and all
 /// pages of a shared file.
@@ -184,8 +184,8 @@ fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failur
     Ok(object)
 }
 
-/// Maps the object as often as a library that every program uses, so that its mapping list is sharded. Returns the
-/// space of the mappings.
+/// Maps a page of the object 1500 times, as if every program used the object. Its mapping list is then sharded: split
+/// into parts with a lock each. Returns the space of the mappings.
 fn crowd(cpus: &[Cpu], object: &ObjectRef<Hosted>, page: u64) -> Result<SpaceRef<Hosted>, Failure> {
     let space = Space::new(cpus[0].vm())?;
     let request = |n: u64| MapRequest {
@@ -262,7 +262,7 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }
     moves(&cpus, |cpu, _| {
-        // All mappings at fixed addresses outside the arenas are under one lock.
+        // One lock guards all mappings outside of arenas. An arena is a part of the space with its own lock.
         let to = if arenas { Placement::Any { hint: 0 } } else { Placement::Fixed(region(cpu.id() as u64, 1)) };
         let at = space.map(&MapRequest::private(to, 4 * PAGE_SIZE))?;
         space.unmap(VirtRange { start: at, end: at + 4 * PAGE_SIZE })?;

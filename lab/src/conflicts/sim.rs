@@ -20,7 +20,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const IDS: u32 = 1 << 16;
 /// The number of buckets of the futex table.
 const BUCKETS: usize = 1024;
-/// The most turns that a CPU gets to come to rest. A CPU that needs more counts as hung.
+/// The most times that a CPU is resumed before its threads have nothing to do. A CPU that needs more counts as hung.
 const TURNS: usize = 64;
 
 /// The role of a thread in the experiment.
@@ -117,7 +117,8 @@ unsafe fn release(thread: NonNull<Thread<Sim>>) {
     }
 }
 
-/// Makes a thread with `role`, which has not run yet. Its memory counts as existing already, as in a kernel's slab.
+/// Makes a thread with `role`, which has not run yet. Its allocation is not recorded, because a kernel would allocate
+/// it from a slab.
 pub fn make(role: Role, tasks: Tasks) -> ThreadRef<Sim> {
     let thread = unrecorded(|| {
         // SAFETY: a thread has a size above zero, so its layout has too.
@@ -156,8 +157,8 @@ fn live(role: Role, tasks: Tasks) {
     }
 }
 
-/// Returns control to the driver whenever the thread has nothing to do, and runs the driver's jobs. Returns when the
-/// driver resumes it without a job.
+/// Returns control to the driver (`Tasks::run` and `Tasks::on`) whenever the thread has nothing to do, and runs the
+/// driver's jobs. Returns when the driver resumes it without a job.
 fn rest(tasks: Tasks) {
     loop {
         // SAFETY: this is the context of the calling thread.

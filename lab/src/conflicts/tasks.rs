@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The operation: a thread sleeps on its side's futex word.
+/// The operation: a program's thread sleeps on the futex word of its CPU.
 pub struct Wait {
     word: &'static Word,
     program: Option<ThreadRef<Sim>>,
@@ -46,7 +46,7 @@ impl Act for Wait {
     }
 }
 
-/// The operation: the thread that sleeps on its side's futex word is woken.
+/// The operation: the thread that sleeps on the futex word of its CPU is woken.
 pub struct Wake {
     word: &'static Word,
     program: Option<ThreadRef<Sim>>,

@@ -21,11 +21,11 @@ const REGION: u64 = PAGES * PAGE_SIZE;
 pub const FRAMES: u64 = 12 * 1024;
 /// The address of the first region of a process that has no other threads.
 const BASE: u64 = 0x5000_0000_0000;
-/// The number of further mappings of the file that stands for a file of thousands of processes. With them, the mapping
-/// list is sharded.
+/// The number of further mappings of the shared file, which stand for the mappings of thousands of processes. They make
+/// the file's mapping list sharded: split into parts with a lock each.
 const CROWD: u64 = 1400;
-/// The number of pages of each side's file. It has one region for mappings and faults, and another for mappings and
-/// execs.
+/// The number of pages of the file of each CPU's process. The file has one region for mappings and faults, and another
+/// for mappings and execs.
 const FILE_PAGES: u64 = 2 * PAGES;
 
 /// The pager of a file whose content is computed: each page begins with the word that the model expects.
@@ -52,7 +52,7 @@ impl Pager for Made {
 
 static MADE: Made = Made;
 
-/// The machine and its processes, as the module describes.
+/// The machine, its files and its processes.
 pub struct World {
     /// The memory system.
     pub vm: &'static Vm<Hosted>,
@@ -87,7 +87,7 @@ impl World {
         frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        // A fault handles one page here, so that an operation that touches a page is one fault.
+        // In this machine, a fault handles one page, so that an operation that touches a page is one fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -166,24 +166,24 @@ impl World {
     pub fn cpu(&self, side: Side) -> &Cpu {
         &self.cpus[side]
     }
-    /// The address space of the process of `side`.
+    /// The address space of the process of CPU `side`.
     pub fn space(&self, side: Side) -> &SpaceRef<Hosted> {
         &self.spaces[side]
     }
-    /// The program that `side` executes: the shared file, or a file that the other side does not map.
+    /// The program that the process of CPU `side` executes: the shared file, or a file that only this process maps.
     pub fn program(&self, side: Side) -> &ObjectRef<Hosted> {
         &self.programs[side]
     }
-    /// The file that `side` maps.
+    /// The file that the process of CPU `side` maps.
     pub fn file(&self, side: Side) -> &ObjectRef<Hosted> {
         &self.files[side]
     }
-    /// The first page of the file that belongs to `side`.
+    /// The first page of the part of the file that only CPU `side` uses.
     pub fn file_page(&self, side: Side) -> u64 {
         side as u64 * FILE_PAGES
     }
 
-    /// The start of a region of `side`.
+    /// The start of a region of the thread of CPU `side`.
     pub fn at(&self, region: Region, side: Side) -> u64 {
         let n = match region {
             Region::Zero => 0,
@@ -200,13 +200,14 @@ impl World {
         self.bases[side] + n * REGION
     }
 
-    /// The first page of a region of `side`.
+    /// The first page of a region of the thread of CPU `side`.
     pub fn page(&self, region: Region, side: Side) -> VirtRange {
         let start = self.at(region, side);
         VirtRange { start, end: start + PAGE_SIZE }
     }
 
-    /// A request to map `pages` pages at `at`: zeroed memory, or the shared file in the state with one.
+    /// A request to map `pages` pages at `at`: of the shared file in [`State::File`], and of zeroed memory in other
+    /// states.
     pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<'_, Hosted> {
         let request = MapRequest::private(at, pages * PAGE_SIZE);
         match self.state {
@@ -218,7 +219,8 @@ impl World {
         }
     }
 
-    /// Makes another process like `side`'s, with the same relation to the other side. The operation `exit` ends it.
+    /// Makes another process like that of CPU `side`, in the same relation to the process of the other CPU. The
+    /// operation `exit` ends the new process.
     pub fn another(&self, side: Side) -> Result<SpaceRef<Hosted>, Failure> {
         if let Some(parent) = &self.parent {
             return Ok(parent.fork()?);
@@ -236,7 +238,8 @@ impl World {
         MapRequest::private(Placement::Fixed(self.at(region, side)), pages * PAGE_SIZE)
     }
 
-    /// The request for never touched memory. In the state with shared anonymous memory, it maps that memory.
+    /// A request for memory that was never touched. In [`State::Anonymous`], it maps the memory that both processes
+    /// share.
     fn zero(&self, side: Side) -> MapRequest<'_, Hosted> {
         let request = self.private(Region::Zero, PAGES, side);
         match &self.shared {
@@ -245,7 +248,7 @@ impl World {
         }
     }
 
-    /// Makes the initial mappings of `side`'s thread.
+    /// Makes the initial mappings of the thread of CPU `side`.
     fn map_regions(&self, space: &Space<Hosted>, side: Side) -> Result<(), Failure> {
         let private = |region, pages| self.private(region, pages, side);
         let from = Some((self.file(side), self.file_page(side) * PAGE_SIZE));
@@ -263,7 +266,7 @@ impl World {
         Ok(())
     }
 
-    /// Maps the file as often as a library that every program uses, in one other space.
+    /// Maps a page of the shared file [`CROWD`] times, in one space that no operation uses.
     fn crowd(&self) -> Result<SpaceRef<Hosted>, Failure> {
         let space = Space::new(self.vm)?;
         let past = 2 * FILE_PAGES - 1;
@@ -276,7 +279,8 @@ impl World {
     }
 }
 
-/// Opens an arena for the calling CPU. Returns an address in the arena for a thread's regions.
+/// Opens an arena, a part of the space with its own lock, for the calling CPU. Returns an address in the arena for a
+/// thread's regions.
 fn own_stretch(space: &Space<Hosted>, side: Side) -> Result<u64, Failure> {
     space.open_arena(side);
     let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;

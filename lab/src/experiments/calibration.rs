@@ -11,7 +11,8 @@ use std::os::unix::process::parent_id;
 
 const COST: [Figure; 1] = [Figure::time("cost", "ns/op")];
 
-/// The calibration. `programs/calibrate.c` does the same in guests, so that places are comparable.
+/// The calibration. `programs/calibrate.c` does the same operations in guests, so that the figures of guests and of the
+/// host can be compared.
 pub const STUDY: Study = Study {
     name: "calibration",
     source: Source::All,

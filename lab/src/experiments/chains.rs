@@ -82,15 +82,16 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let mut all = Vec::new();
     let generations: &[u64] = scale.of(&[5, 10], &[10, 100], &[10, 100, 1000]);
     for &generations in generations {
-        // Each living generation has its pages, its tables, and copies of the pages that it sees. The side *after*
-        // copies all of these pages every few generations.
+        // Each living generation has its pages, its tables, and copies of the pages that it sees. The core with
+        // backings (the side *after*) copies all pages that a process sees every few generations.
         let mib = 64 + 4 * generations;
         for (leaving, how) in LEAVING {
             let line = Line { generations, leaving: how };
             let at = |reaper: &'static str| {
                 [("generations", number(generations)), ("leaving", leaving.into()), ("reaper", reaper.into())]
             };
-            // The baselines have no reaper. Their cases are named `on` so that they are compared with Quire's.
+            // The baselines have no reaper (a daemon that destroys unreachable pages). Their cases have the value `on`
+            // of `reaper` so that they are compared with Quire's cases with a reaper.
             all.push(Round::new(Side::Before, Place::Hosted, at("on"), &COSTS, move || {
                 line.costs(Records::boot(1, mib, PARTS)?, true)
             }));
@@ -160,8 +161,8 @@ impl<M: Memory> Pages<M> {
 impl Line {
     fn costs<M: Memory>(self, memory: M, reaps: bool) -> Result<[f64; 2], Failure> {
         let _cpu = memory.attach(0);
-        // The host must have allocated the memory of all stores before. The side *after* copies all pages in each fifth
-        // generation.
+        // Allocates and frees the memory of all stores once, so that the host has allocated it before the measurement.
+        // The side *after* copies all pages in each fifth generation.
         drop(memory.take_zeroed(2 * PAGES + 2 * self.generations * STORES + self.generations / 4 * PAGES)?);
         let reap = || {
             if reaps {
@@ -173,7 +174,7 @@ impl Line {
         let mut last = Process { space: memory.space()?, sees: vec![0; PAGES as usize] };
         memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, Target::Private)?;
         (0..PAGES).try_for_each(|page| pages.store(&mut last, page))?;
-        // The processes that live until the end, and those that live longer.
+        // The processes that exit at the end of the line, and those that live until the measurement has ended.
         let (mut to_the_end, mut beyond) = (Vec::new(), Vec::new());
         let mut own = Vec::new();
         for _ in 0..self.generations {

@@ -1,4 +1,4 @@
-//! The counts of the recording build. The other build compiles the same functions, which return an error there.
+//! The counts of the recording build. In the native build, the same functions return an error.
 
 use crate::Failure;
 
@@ -7,7 +7,8 @@ use crate::Failure;
 pub(super) struct Counts {
     /// The number of acquired spin locks.
     pub takes: u64,
-    /// The number of those that belong to the page queues and to the CPUs' batches in front of them.
+    /// The number of lock acquisitions, of the page queues and of the per-CPU batches that collect pages for the
+    /// queues.
     pub queue_takes: u64,
     /// The most accesses to shared memory while a queue's lock was held once.
     pub longest_queue_hold: u64,

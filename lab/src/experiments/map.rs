@@ -231,7 +231,7 @@ impl Do for Room {
         let mut places = fill(&mut map, self.ranges);
         loop {
             let ((), seconds) = timed(|| come_and_go(&mut map, &mut places, window, operations, |_, _| ()));
-            // For a map that scans, a few operations take long enough. For the others, the number grows until the time
+            // For a map that scans, a few operations take long enough. For other maps, the number grows until the time
             // is measurable.
             if seconds > self.scale.of(0.0, 0.05, 0.5) {
                 return seconds * 1e9 / operations as f64;

@@ -1,5 +1,6 @@
-//! The experiments: each reruns a source's measurement on the sides *before*, *after* and Quire. Each round is a
-//! process of its own.
+//! The experiments. Each repeats the measurement of a *source*, a published design, on three *sides*. The side *before*
+//! is the design that the source replaced, *after* is the source's own design, and the third is Quire. A *round* is one
+//! measurement of a case, in a process of its own.
 //!
 //! Each experiment has a file with a [`Study`]: its texts, its claims, its plots, and a function that returns its cases
 //! for a [`Plan`]. A case is a [`Round`]: its names, its figures, and the function that does one round. A driver runs
@@ -28,7 +29,7 @@ use quire_results::{Better, Case, Claim, Experiment, Kind, Measure, Parameter, P
 use std::collections::BTreeMap;
 
 /// Every experiment, in the order of the report.
-#[rustfmt::skip] // One a line, however few.
+#[rustfmt::skip] // One entry a line, even if several entries would fit into one line.
 pub const ALL: &[&Study] = &[
     &zero_fill::STUDY,
     &exec_fork::STUDY,
@@ -131,7 +132,7 @@ impl Figure {
         Figure { name, unit, kind: Kind::Count, better: Better::Less }
     }
 
-    /// The same figure with more as the better direction.
+    /// Returns this figure with the mark that a larger value is better.
     const fn more(self) -> Figure {
         Figure { better: Better::More, ..self }
     }
@@ -250,7 +251,7 @@ pub fn find(
             return Err(none(format!("{key} is given twice")));
         }
     }
-    // The plan gets the requested number of CPUs, so that any possible number is a case.
+    // The plan gets the requested number of CPUs, so that each number from 1 to 256 is a case of the plan.
     let cpus = match wanted.get("cpus") {
         Some(Parameter::Number(n)) if (1.0..=256.0).contains(n) => *n as usize,
         _ => 1,
@@ -292,12 +293,12 @@ fn plot(title: &str, shape: Shape, places: &[Place], measure: &str, across: &str
     }
 }
 
-/// The same plot with both axes logarithmic.
+/// Returns `plot` with both axes logarithmic.
 fn log(plot: Plot) -> Plot {
     Plot { log_across: true, log_up: true, ..plot }
 }
 
-/// The same plot with a parameter that separates the series of one side.
+/// Returns `plot` with `by` as the parameter that separates the series of one side.
 fn split(plot: Plot, by: &str) -> Plot {
     Plot { split: Some(by.to_owned()), ..plot }
 }

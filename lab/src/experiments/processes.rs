@@ -104,7 +104,8 @@ fn cases(plan: &Plan) -> Vec<Round> {
     all
 }
 
-/// The mean nanoseconds of a sleep. Half of the sleeps end by their timer, the others before that by a wake-up.
+/// The mean nanoseconds of a sleep. Half of the sleeps end when their timer fires. The others end earlier, by a
+/// wake-up.
 fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
     let mut random = Random(7);
     let mut later = move |now: u64| now + SECOND + random.below(59 * SECOND);
@@ -148,7 +149,7 @@ fn sorted(n: usize, both_ends: bool) -> f64 {
     seconds * 1e9 / COME as f64
 }
 
-/// The nanoseconds to queue a thread in production's queue, under the same conditions.
+/// The nanoseconds to queue a thread in production's queue while `n` threads wait.
 fn production(n: usize) -> Result<f64, Failure> {
     let mut queue = Production::new(n + COME);
     (0..n).for_each(|_| queue.push());

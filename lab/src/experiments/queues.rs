@@ -133,7 +133,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
         all.push(Round::new(Side::After, Place::Hosted, at, &REACH, move || {
             let memory = Records::boot(1, work.mib(), parts)?;
             let [rate, _] = work.rates(memory)?;
-            // The seconds under the busier of the two locks of a shard.
+            // The seconds for which a fault holds the busier of the two locks of a shard.
             let under = memory.0.seconds_under_locks(scale.of(100, 50_000, 500_000))?;
             Ok([parts as f64 / (under * rate)])
         }));

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const BASE: u64 = 0x1000_0000_0000;
 /// The number of resident pages, for every length of the file.
 const RESIDENTS: u64 = 100;
-/// The most lookups under one pin, so that no pin is held for long.
+/// The most lookups under one pin of the epoch. A long pin would delay the freeing of all retired memory.
 const PINNED: u64 = 1 << 16;
 
 const COSTS: [Figure; 2] = [Figure::time("time", "us/op"), Figure::count("visits", "visits/op")];
@@ -236,7 +236,7 @@ impl File {
                 self.each(how, tree, |_| Ok(()))
             }
             Operation::Remap => {
-                // The store before the unmapping is left out: the pages are mapped, so it would cause no fault.
+                // No store precedes the unmapping. The pages are mapped already, so such a store would cause no fault.
                 space.unmap(self.range())?;
                 let visits = self.each(how, tree, |_| Ok(()))?;
                 self.map(space)?;
@@ -268,8 +268,8 @@ impl File {
         self.object.write_back(pages).map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
     }
 
-    /// Calls `f` on each resident page, found as the design finds it. For production it does nothing, because the
-    /// operation itself finds the pages. Returns the number of lookups.
+    /// Calls `f` on each resident page, found in the way of the design `how`. For production this function does
+    /// nothing, because the operation itself finds the pages. Returns the number of lookups.
     fn each(
         &self,
         how: How,
@@ -294,7 +294,7 @@ impl File {
                             (key..last).find(|k| matches!(index.get(*k, &pin), Slot::Page(_)))
                         };
                         let Some(page) = found else { break };
-                        // No pin is held here, because `f` may sleep.
+                        // No pin is held while `f` runs, because `f` may sleep.
                         f(page)?;
                         key = page + 1;
                     }
@@ -316,7 +316,7 @@ impl File {
 }
 
 /// Discards or writes back a file whose `pages` are all dirty. Returns the longest hold of a queue's lock in accesses,
-/// and the acquisitions of such locks for each page.
+/// and the acquisitions of queue locks for each page.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
@@ -333,7 +333,8 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64])
 }
 
-/// The same operation with all pages in one queue. Its lock is held while the pages of a file are found and removed.
+/// As [`holds`], but with all pages in one queue. The queue's lock is held while the pages of a file are found and
+/// removed.
 fn holds_of_one(how: How, pages: u64) -> Result<[f64; 1], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");

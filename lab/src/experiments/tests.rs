@@ -42,7 +42,7 @@ fn texts_are_there_and_end_as_sentences_do() {
     }
 }
 
-/// The places of guests. `./quire lab` adds their cases, so the experiments here have none.
+/// The places of guests. The lab's experiments have no cases in these places, because `./quire lab` adds them.
 const GUESTS: [Place; 2] = [Place::Guest, Place::GuestCounted];
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) fn at_once<P>(
                 let (prepare, work, barrier) = (&prepare, &work, &barrier);
                 s.spawn(move || {
                     let prepared = prepare(cpu);
-                    // A thread that failed also waits here, because the others wait for it.
+                    // A thread that failed also waits at the barrier, because the others wait for it.
                     barrier.wait();
                     let mut prepared = prepared?;
                     let start = Instant::now();
@@ -33,8 +33,8 @@ pub(super) fn at_once<P>(
     })
 }
 
-/// As [`at_once`], but each thread acts as a CPU of the machine. It is attached before `prepare` and until after
-/// `work`.
+/// As [`at_once`], but each thread acts as a CPU of the machine. It becomes a CPU before `prepare`, and stays one until
+/// `work` has returned.
 pub(super) fn on_cpus<M: Memory, P>(
     memory: M,
     cpus: usize,

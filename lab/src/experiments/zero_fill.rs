@@ -12,7 +12,8 @@ use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::time::Duration;
 
 const BASE: u64 = 0x1000_0000_0000;
-/// The distance between the regions of two CPUs in bytes. With it, they share no page table except the root.
+/// The distance between the regions of two CPUs in bytes. At this distance, the regions share no page table except the
+/// root.
 const APART: u64 = 1 << 32;
 
 const RATES: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time("share", "ratio of the limit").more()];
@@ -115,7 +116,7 @@ enum Spaces {
     Each,
 }
 
-/// The work of a round: each CPU touches `frames` pages. The machine has little more free memory than that.
+/// The work of a round: each CPU touches `frames` pages. The machine has little more free memory than these pages need.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     cpus: usize,
@@ -137,13 +138,15 @@ impl Work {
         self.pages().div_ceil(256)
     }
 
-    /// The rate in pages a second, and its share of the limit. Both are measured alternately.
+    /// The rate in pages a second, and its share of the limit. The limit is the rate of allocating and zeroing frames
+    /// without faults. Both rates are measured alternately.
     pub(super) fn rates<M: Memory>(self, memory: M) -> Result<[f64; 2], Failure> {
         let [rate, share, _] = self.rates_and_waits(memory)?;
         Ok([rate, share])
     }
 
-    /// As [`Work::rates`], and also how often a CPU waited for another CPU's lock, per thousand pages.
+    /// Measures the two figures of [`Work::rates`], and how often a CPU waited for another CPU's lock, per thousand
+    /// pages.
     pub(super) fn rates_and_waits<M: Memory>(self, memory: M) -> Result<[f64; 3], Failure> {
         let (mut faults, mut limit, mut waits) = (Duration::ZERO, Duration::ZERO, 0);
         // The first two runs are not measured. They make the host allocate the memory of frames, tables and maps.
@@ -189,7 +192,8 @@ impl Work {
         time
     }
 
-    /// Lets as many CPUs allocate and zero the same number of frames. Returns the time of the slowest CPU.
+    /// Lets `self.cpus` CPUs allocate and zero `self.frames` frames each, without faults. Returns the time of the
+    /// slowest CPU.
     fn zero<M: Memory>(self, memory: M) -> Result<Duration, Failure> {
         memory.shuffle();
         on_cpus(
@@ -214,8 +218,8 @@ struct Region<M: Memory> {
 pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failure> {
     let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
     let space = memory.space()?;
-    // Work that is done once for many frames is counted at its true rate, because magazines and batches hold at most
-    // 256.
+    // Some work is done once for up to 256 frames, such as the refill of a CPU's magazine of free frames. So 256 faults
+    // are counted, and contain that work at its true rate.
     let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;

@@ -5,7 +5,8 @@ use quire_sync::{Rank, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
-/// The descriptor of a frame, which takes a cache line. The link of the list is in it, as in kernels with such a list.
+/// The descriptor of a frame, which takes a cache line. It contains the link of the free list, as in kernels with one
+/// list.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Descriptor {

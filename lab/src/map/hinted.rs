@@ -1,4 +1,5 @@
-//! Production's tree with hints in front of its search for space. It measures whether hints would help there.
+//! Production's tree with hints in front of its search for space. It measures whether hints would make that search
+//! cheaper.
 
 use super::by_entry::in_hole;
 use super::hints::Hints;
@@ -19,9 +20,9 @@ impl<const F: usize> Hinted<F> {
         Self::default()
     }
 
-    /// The address at which a search from `lo` may begin, by the hints. Searches with larger alignments use no hints.
-    /// For them, the tree prefers a hole that is certainly large enough to a lower hole that happens to be aligned. So
-    /// its result does not prove that there is no space below.
+    /// The address at which a search from `lo` may begin, by the hints. A search with an alignment above a page uses no
+    /// hints. For such a search, the tree prefers a hole that is certainly large enough to a lower hole that happens to
+    /// be aligned. So the result does not prove that there is no space below it.
     fn begin(&self, len: u64, align: u64, lo: u64) -> u64 {
         if align > PAGE { lo } else { self.hints.begin(len, align, lo) }
     }

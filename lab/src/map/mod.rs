@@ -28,7 +28,7 @@ pub struct MapRange {
     pub start: u64,
     /// The address after the last.
     pub end: u64,
-    /// The rights. Only their equality matters here.
+    /// The rights. Maps only compare them for equality.
     pub prot: u32,
 }
 

@@ -54,7 +54,7 @@ pub struct Asked {
     pub reads: u64,
     /// The child was not read, because a comparison along the path gave the value.
     pub declines: u64,
-    /// Those of the reads that a test of the node's own value for zero would have avoided.
+    /// The number of those reads in which the node's own `max` was zero. A test for zero would have avoided them.
     pub zeros: u64,
 }
 
@@ -142,8 +142,9 @@ impl<const AFTER: bool> Splay<AFTER> {
         false
     }
 
-    /// Does one step from `n`, which lies above `at`, to its left. `n` joins the list of nodes above. If `at` lies left
-    /// of its child too, that child is rotated over `n` and joins the list instead. Returns the next node of the path.
+    /// Does one step from `n`, which lies above `at`, to its left. `n` joins the list of nodes above. If `at` also lies
+    /// left of the left child, that child is rotated over `n` and joins the list instead. Returns the next node of the
+    /// path.
     #[inline(always)]
     fn step_left(&mut self, n: u32, at: u64, lists: &mut Lists) -> u32 {
         let (own, child, off_child) = (self.at(n).max, self.at(n).left, self.at(n).right);
@@ -303,8 +304,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         Some((root, lists))
     }
 
-    /// Moves the nodes of the left subtree of `root` onto the list of nodes below. Its last entry becomes the latest
-    /// there.
+    /// Moves the nodes of the left subtree of `root` onto the list of nodes below. The last entry of the subtree
+    /// becomes the latest node of that list.
     fn open_left(&mut self, root: u32, lists: &mut Lists) {
         let (mut n, at) = (self.at(root).left, self.at(root).start);
         while n != NIL {
@@ -418,7 +419,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
 
     fn resize(&mut self, start: u64, end: u64) {
         let Some((n, mut lists)) = self.entry(start) else { return };
-        // FreeBSD does the same: the end changes first, then the path to the gap behind it is walked.
+        // FreeBSD does the same: the end changes first, then a walk follows the path to the gap behind the entry.
         self.at_mut(n).end = end;
         self.open_right(n, &mut lists);
         self.merge(n, lists, None, None);

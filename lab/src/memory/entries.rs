@@ -44,7 +44,7 @@ impl<E: Split> Entries<E> {
         self.0.insert(page, rest);
     }
 
-    /// The entries of a range. Entries that cross its ends are split there first.
+    /// The entries of a range. An entry that crosses an end of the range is first split at that end.
     pub fn within(&mut self, pages: Range<u64>) -> impl Iterator<Item = (u64, &mut Entry<E>)> {
         self.clip(pages.start);
         self.clip(pages.end);

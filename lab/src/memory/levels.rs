@@ -78,10 +78,10 @@ impl<T: Sync> Levels<T> {
         Some(table)
     }
 
-    /// Calls `f` on every last-level table of a space that is being dropped. No CPU makes further tables there.
+    /// Calls `f` on every last-level table of a space that is being dropped. No CPU makes further tables in that space.
     pub fn each(&self, mut f: impl FnMut(&T)) {
-        // The list is moved out of the lock first, because `f` may acquire a table's lock, which must not be inside
-        // this lock.
+        // The list is moved out of the lock first. `f` may acquire a table's lock, and the lock order forbids that
+        // while this lock is held.
         let made = std::mem::take(&mut *self.made.lock());
         // SAFETY: the tables are not freed as long as the space exists.
         made.iter().for_each(|table| f(unsafe { &*table.0 }));
@@ -119,7 +119,8 @@ impl<T: Sync> Levels<T> {
 impl<T> Drop for Levels<T> {
     fn drop(&mut self) {
         if record::ENABLED {
-            // The memory is leaked in the recording build, so that it is not reused: `kept` gives the reason.
+            // The recording build leaks the memory, so that it is not reused. `kept` in `lab/src/memory/mod.rs` gives
+            // the reason.
             return;
         }
         /// # Safety

@@ -26,9 +26,9 @@ use std::sync::Arc;
 /// The number of shards of the queues and of the free list, in the source of 2011 and since then.
 pub const PARTS: usize = 256;
 
-/// Allocates a value whose memory is not reused in the recording build. There one thread acts as all CPUs. So its
-/// allocator would give each CPU memory that another CPU has freed. A kernel keeps freed memory for the CPU that freed
-/// it.
+/// Allocates a value whose memory is not reused in the recording build. In that build, one thread acts as all CPUs. So
+/// its allocator would give each CPU memory that another CPU has freed. A kernel keeps freed memory for the CPU that
+/// freed it.
 fn kept<T>(value: T) -> Arc<T> {
     let value = Arc::new(value);
     if record::ENABLED {
@@ -55,7 +55,7 @@ pub enum Target<F> {
 
 /// A memory core on a machine that is never freed.
 pub trait Memory: Copy + Send + Sync + 'static {
-    /// The calling thread as a CPU. Dropping the value ends this.
+    /// The calling thread acts as a CPU until this value is dropped.
     type Cpu;
     /// An address space. A CPU must drop it.
     type Space: Send + Sync;
@@ -70,7 +70,7 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// Calls `f` as that CPU.
     fn on<R>(self, cpu: &Self::Cpu, f: impl FnOnce() -> R) -> R;
 
-    /// Lets that CPU run programs in `space` from now on, with all costs of a running program.
+    /// Lets `cpu` run programs in `space` from now on, with all costs of a running program.
     fn enter(self, cpu: &Self::Cpu, space: &Self::Space);
 
     /// Makes an empty space.

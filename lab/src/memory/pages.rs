@@ -15,7 +15,7 @@ const NONE: Frame = u32::MAX;
 /// A bit of the busy word: one CPU holds the page exclusively, to fill or to remove it.
 const ALONE: u32 = 1 << 31;
 
-/// The descriptor of a frame: one cache line, as in the kernels of that time.
+/// The descriptor of a frame: one cache line, as in the kernels whose designs the baselines follow.
 #[repr(align(64))]
 struct Page<P> {
     /// The data that the design keeps for each page.
@@ -69,7 +69,7 @@ impl<P: Default> Core<P> {
     /// Boots a core for `cpus` CPUs, with `mib` MiB of memory and `parts` shards of the free list and of the page
     /// queue.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<&'static Core<P>, Failure> {
-        // 256 more frames stand for the kernel's own memory, which here is memory of the process.
+        // 256 more frames stand for the kernel's own memory, which in the lab is memory of the process.
         Self::new(cpus, mib as usize * 256 + 256, parts)
     }
 
@@ -121,7 +121,7 @@ impl<P> Core<P> {
     /// # Safety
     /// Only the caller uses `to`.
     pub(super) unsafe fn copy(&self, from: Frame, to: Frame) {
-        // SAFETY: the two frames differ; programs may store into `from` meanwhile, as they may on any machine.
+        // SAFETY: the two frames differ; programs may store into `from` during the copy, as they may on any machine.
         unsafe { ptr::copy_nonoverlapping(self.bytes(from), self.bytes(to), PAGE_SIZE as usize) }
     }
 

@@ -124,7 +124,8 @@ impl Memory for Production {
     fn overhead(self, _spaces: &[SpaceRef<Hosted>]) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        // This memory is that of backings, of their lists, and of the part of objects that does not depend on spaces.
+        // The counted memory belongs to backings, to their lists, and to the part of objects that does not depend on
+        // spaces.
         // SAFETY: the caches belong to `vm`, which is passed to them.
         let bytes = |c: &&Cache| unsafe { c.in_use(vm) }.expect("the slabs are whole") * c.object_size() as u64;
         vm.object_memory().caches().iter().map(bytes).sum()

@@ -49,7 +49,7 @@ pub struct Read<'a, T>(&'a ReadWrite<T>);
 impl<T> Deref for Read<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: readers are counted, so no writer has the lock meanwhile.
+        // SAFETY: this guard is counted as a reader, so no writer has the lock while the guard exists.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -83,8 +83,8 @@ impl<T> DerefMut for Write<'_, T> {
 impl<T> Drop for Write<'_, T> {
     fn drop(&mut self) {
         record::released(self.0, None);
-        // Only the writer's bit is cleared. The count may include readers that arrived meanwhile and will undo their
-        // increment.
+        // Only the writer's bit is cleared. Readers that tried while the writer held the lock may have incremented the
+        // count. Each of them sees the bit and decrements the count again itself.
         self.0.state.fetch_and(!WRITER, Ordering::Release);
     }
 }

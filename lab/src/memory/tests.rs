@@ -212,8 +212,8 @@ proptest! {
         }
     }
 
-    /// A private mapping of a file no longer shows other spaces' stores to the file once its chain was cut. So the two
-    /// kinds are not mixed here.
+    /// Once the chain of a private file mapping was cut, the mapping no longer shows other spaces' stores to the file.
+    /// So no case of this test has both private and shared mappings of a file.
     #[test]
     fn a_backing_for_each_mapping_does_too(ops in prop::collection::vec(op(), 1..150)) {
         for only in [[Kind::Private, Kind::Shared], [Kind::Private, Kind::Copied]] {
@@ -249,7 +249,7 @@ fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2
 fn a_line_of_forks_holds_pages_that_its_design_cannot_free() {
     let records = |generations| held_after_a_line_of_forks(Records::boot(1, 1, 4).unwrap(), generations);
     let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
-    // An object with only one object in front of it is collapsed into that object.
+    // An object with only one object in front of it is collapsed: its pages move to that object.
     assert_eq!(records(10), [32, 32]);
     // Hidden pages stay until a fork finds five objects behind the front object.
     assert_eq!(backings(3), [32 + 3 * 8, 32 + 2 * 8 + 32]);
@@ -332,7 +332,8 @@ fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     drop(cpu);
 }
 
-/// MiB of memory. A child that lives long keeps the pages stored since its fork: at most all, 3 * 200 * 32 pages.
+/// The MiB of memory of the machine. While a child lives, the pages that were stored into since its fork stay
+/// allocated. There are at most 3 * 200 * 32 such pages.
 const ENOUGH: u64 = 80;
 
 #[test]

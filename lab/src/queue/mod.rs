@@ -22,8 +22,8 @@ pub trait PageQueue: Sync {
     }
 }
 
-/// The production inactive queue: shards, with a batch for each CPU in front of them. The pages belong to an object. At
-/// first they are in no queue.
+/// The production inactive queue. It consists of shards, each with its own lock. Each CPU collects pages in a batch
+/// before it adds them to a shard. The pages belong to an object. At first they are in no queue.
 pub struct Parts(pub &'static Vm<Hosted>);
 
 impl PageQueue for Parts {

@@ -5,7 +5,7 @@ use quire_sync::{Rank, SpinGuard, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
-/// The descriptor of a page, which takes a cache line. The links of the queue are in it, as in kernels with such a
+/// The descriptor of a page, which takes a cache line. It contains the links of the queue, as in kernels with one
 /// queue.
 #[derive(Clone)]
 #[repr(align(64))]

@@ -40,7 +40,8 @@ impl Ring {
 
 impl State {
     fn link(&mut self, timer: u32, deadline: u64) {
-        // The deadline is rounded up, so that no timer fires early. The list of the current walk is not used either.
+        // The deadline is rounded up, so that no timer fires early. The current tick is not used either, because
+        // `advance` may be walking its list.
         let tick = deadline.div_ceil(TICK).max(self.tick + 1);
         let slot = tick as usize % SLOTS;
         let head = std::mem::replace(&mut self.heads[slot], timer);

@@ -46,8 +46,8 @@ pub const MEASURE: &str = "/.quire/measure";
 const LOOK_MS: u32 = 50;
 
 /// The least time in milliseconds at which a program's time is meaningful in the emulator. In a shorter run, most of
-/// the time is the translation of the program's and the kernel's code. The side whose boot took longer has translated
-/// more of it already.
+/// the time is the translation of the program's and the kernel's code. The side whose boot took longer has already
+/// translated more of its kernel.
 const SHORT_MS: f64 = 200.0;
 
 /// A line that the program printed: `name value unit`.

@@ -54,8 +54,8 @@ pub fn table(first: &str, rows: &[Row]) -> Table {
     table
 }
 
-/// The headline of the column of intervals. With few runs an interval is only a range, because 95 % confidence needs
-/// more.
+/// The headline of the column of intervals. With few runs an interval is only a range, because an interval with 95 %
+/// confidence needs more runs.
 fn sureness(rows: &[Row]) -> String {
     let runs = rows.iter().map(|r| r.quire.len().min(r.linux.len())).filter(|n| *n > 0).min();
     match runs {

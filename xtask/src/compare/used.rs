@@ -137,7 +137,7 @@ impl<'a> Report<'a> {
         self.rows(file, name).map(|[before, after]| (after - before).max(0.0))
     }
 
-    /// The total gain of all rows of a file that begin with `prefix`.
+    /// The sum of the increases, during the program's run, of all rows of a file that begin with `prefix`.
     fn gained_by_all(&self, file: &str, prefix: &str) -> Option<f64> {
         let [_, after] = self.files.get(file)?;
         let names = after.lines().filter_map(|line| line.split(' ').next().filter(|name| name.starts_with(prefix)));

@@ -1,6 +1,6 @@
 //! `./quire conflicts`: finds pairs of commutative operations that share a written cache line. For the memory core, it
-//! builds and runs the lab's recording build, which prints the matrix. The module [`guest`] does it for the whole
-//! kernel.
+//! builds and runs the lab's recording build, which prints the matrix. The module [`guest`] makes the matrix of the
+//! whole kernel.
 
 mod guest;
 
@@ -56,7 +56,7 @@ fn write(places: &Places, mut matrix: Conflicts, whose: &str, options: &cli::Con
         fs::write(file, matrix.text().doing(|| about(file))?).doing(|| about(file))?;
     }
     if let Some(file) = &options.html {
-        // If the run tested only some operations, the rows of the others are left out.
+        // If the run tested only some operations, the rows of the other operations are left out.
         let tested = |name: &str| matrix.cases.iter().any(|case| case.a == name || case.b == name);
         let rows = matrix.operations.iter().filter(|operation| tested(&operation.name)).cloned().collect();
         matrix.operations = rows;

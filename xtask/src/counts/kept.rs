@@ -65,9 +65,10 @@ pub fn read(places: &Places) -> Result<Kept> {
 pub enum Verdict {
     /// The measured value is within the bounds.
     Holds,
-    /// The measured value is too far above the recorded value, which is given.
+    /// The measured value is too far above the recorded value. The field is the recorded value.
     Rose(f64),
-    /// The measured value is so far below the recorded value, which is given, that a later rise would not be noticed.
+    /// The measured value is so far below the recorded value that a later rise would not be noticed. The field is the
+    /// recorded value.
     Fell(f64),
     /// The file does not have the row.
     New,

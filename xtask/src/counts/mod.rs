@@ -83,7 +83,7 @@ pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
         let step = Step::new(format!("counting: {}", section.name()));
         let ours = section.count(places, &kernel, &options.names, false)?;
         let (name, theirs) = match &beside {
-            // This section is skipped, because the hosted machine runs no kernel.
+            // The section `Hosted` is skipped, because the hosted machine runs no kernel.
             Some(_) if *section == Section::Hosted => continue,
             Some((name, other)) => (name.as_str(), section.count(places, other, &options.names, true)?),
             None => ("kept", kept::read(places)?.rows(*section).clone().into_iter().collect()),
@@ -113,7 +113,7 @@ fn keep(places: &Places, section: Section, rows: &[Row], all: bool) -> Result<()
     fs::write(&path, new).doing(|| format!("cannot write {}", path.display()))
 }
 
-/// The table of both sides, with the ratio of Quire's value to the other's.
+/// The table of both sides, with the ratio of Quire's value to the other side's value.
 fn table(section: Section, name: &str, ours: &[Row], theirs: &[Row]) -> Table {
     let theirs: BTreeMap<&str, f64> = theirs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let mut table = Table::new();

@@ -45,7 +45,7 @@ struct MachineFacts {
     /// Interpreters on `PATH` that are shims of version managers, with the name of the manager.
     shims: Vec<(PathBuf, String)>,
     cache: PathBuf,
-    /// The release of the Linux to compare with, if that was fetched.
+    /// The release of the Linux with which Quire is compared, if that Linux was fetched.
     linux: Option<String>,
 }
 

@@ -119,8 +119,8 @@ impl Archive {
             file = out;
         }
         let meta = file.metadata().doing(about)?;
-        // The number mixes the bits of both numbers. So files of one device get different numbers, and so do files in
-        // memory.
+        // The number mixes the bits of the device's number and of the inode's number. So files of one device get
+        // different numbers, and so do files in memory.
         let number = 1 << 63 | meta.dev().rotate_left(40) ^ meta.ino();
         Ok(Self { name: path.to_owned(), file: Arc::new(file), number })
     }

@@ -8,7 +8,7 @@
 //! - [`program`]: the meaning of the user's command line: which file is meant, from where, under which name;
 //! - [`compiler`]: the host's C compiler, and a project for it;
 //! - [`results`]: files that come back from the guest;
-//! - [`order`]: the file with the guest's order.
+//! - [`order`]: the file that names the program to run in the guest.
 
 pub mod archive;
 pub mod compiler;

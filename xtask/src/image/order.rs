@@ -2,10 +2,10 @@
 //!
 //! Each line is one word and one value. Texts are in hexadecimal, so that arguments may contain any byte except NUL:
 //!
-//! - `arg HEX`, as often as there are arguments: the first is the absolute path of the program
+//! - `arg HEX`, a line for each argument: the first is the absolute path of the program
 //! - `env HEX`: `NAME=value`
 //! - `cwd HEX`: the directory where the program starts
-//! - `out HEX`: a path whose tree the host wants at the end, as often as there are such paths
+//! - `out HEX`, a line for each path whose tree the host wants at the end
 //! - `tty 0|1`: whether descriptors 0 to 2 are a terminal or byte streams
 //! - `size ROWS COLUMNS`: the size of that terminal
 

@@ -106,8 +106,8 @@ pub fn install_host(tree: &mut Tree, host: &Path) -> Result<OsString> {
     install_deep(tree, host, 0)
 }
 
-/// Installs a program as [`install_host`] does. `depth` is the number of scripts that led here, each naming the next as
-/// its interpreter.
+/// Installs a program as [`install_host`] does. `depth` is the number of scripts before this program, each of which
+/// names the next one as its interpreter.
 fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     let shown = host.display();
     let meta = fs::metadata(host).map_err(|e| Failure::no_program(format_args!("{shown}: {e}")))?;

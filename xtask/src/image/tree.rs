@@ -35,12 +35,13 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// The data of a file that this tool makes.
+    /// The metadata of a file that this tool makes.
     fn made(mode: u32) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// The data of a host's file. Times before 1970 or after 2106 are clamped, because the archive cannot hold them.
+    /// The metadata of a host's file. Times before 1970 or after 2106 are clamped, because the archive cannot hold
+    /// them.
     fn of(meta: &Metadata) -> Self {
         let seconds = u32::try_from(meta.mtime().max(0)).unwrap_or(u32::MAX);
         let nanos = if i64::from(seconds) == meta.mtime() { meta.mtime_nsec() as u32 } else { 0 };
@@ -342,8 +343,8 @@ impl Tree {
         })
     }
 
-    /// Writes the archive. The node named `first`, if it exists, comes before all others. They are in the order of
-    /// names.
+    /// Writes the archive. The node named `first`, if it exists, is its first member. The other nodes follow in the
+    /// order of their names.
     pub fn write(&self, mut out: impl Write, first: &str) -> Result<()> {
         let mut names: HashMap<(u64, u64), u32> = HashMap::new();
         for node in self.nodes.values() {

@@ -35,8 +35,8 @@ pub const MOST_CPUS: u32 = 64;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// The memory of a guest in MiB: without a compiler, and with one.
 const MEMORY: (u64, u64) = (1024, 2048);
-/// The least memory for each CPU in MiB, because a process on each CPU touches 64 MiB, or 100 large pages. No multiple
-/// of this number equals the memory of a guest with a compiler, because that size marks such a guest.
+/// The least memory for each CPU in MiB, because a process on each CPU touches 64 MiB, or 100 large pages. The size
+/// `MEMORY.1` marks a guest with a compiler, so it must not be a multiple of this number.
 const MEMORY_A_CPU: u64 = 240;
 
 fn memory(command: &str, cpus: u32) -> u64 {
@@ -45,7 +45,7 @@ fn memory(command: &str, cpus: u32) -> u64 {
 }
 
 /// The estimated seconds of one case of the builds in a boot. Builds with one number of jobs give two cases, so each
-/// case gets half of their time.
+/// case gets half of the builds' time.
 fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
     let all = if mode == Mode::Full { 160.0 } else { 16.0 };
     all / if place == Place::Guest { f64::from(cpus.min(2)) } else { 1.0 } / 2.0
@@ -63,7 +63,7 @@ struct Thing {
     lines: &'static [(&'static str, Of)],
     /// Further lines of runs that count instructions: their names, measures, units and parameters.
     other: &'static [(&'static str, &'static str, &'static str, Of)],
-    /// Further lines of timed runs, in the same form.
+    /// Further lines of timed runs: their names, measures, units and parameters.
     times: &'static [(&'static str, &'static str, &'static str, Of)],
     /// Whether the program also runs, on one CPU, in a guest that counts instructions.
     counted: bool,
@@ -199,7 +199,8 @@ const THINGS: &[Thing] = &[
         lines: &[("create", &[("what", "create"), ("processes", "100")]),
             ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        // Memory is not measured here, because the kernel's other memory would be a large part of it for 100 processes.
+        // The program's memory is not measured, because the kernel's other memory would be a large part of it for 100
+        // processes.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
@@ -309,8 +310,8 @@ struct Counterpart {
     of: Of,
 }
 
-/// The counterparts of claims. A claim has none if no program in a guest can do a similar operation. For example, a
-/// program cannot exercise a run queue alone.
+/// For claims of sources, the figure of a guest that measures a similar operation. A claim has no such figure if no
+/// program in a guest can do the operation alone. For example, a program cannot exercise only a run queue.
 #[rustfmt::skip] // A table.
 const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions",
@@ -319,7 +320,8 @@ const READINGS: &[Counterpart] = &[
         of: &[("what", "fork + exec, dynamic")] },
     Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes",
         of: &[("what", "kernel memory, a mapping"), ("processes", "100")] },
-    // In the claim and in the guest, a live relative keeps the lower layers of the chain: a second child, or a parent.
+    // In the claim's measurement a second child lives, and in the guest's a parent. Either keeps the lower objects of
+    // the shadow chain in use.
     Counterpart { experiment: "chains", claim: &[("leaving", "two")], measure: "instructions",
         of: &[("what", "chain, parents alive")] },
     Counterpart { experiment: "queues", claim: &[("cpus", "64")], measure: "instructions", of: ZERO_FILL },
@@ -519,7 +521,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     }
 }
 
-/// Adds to each claim its counterpart in guests, and to each experiment the plots of the guests' figures.
+/// Adds to each claim its counterpart ([`READINGS`]), and to each experiment the plots of the guests' figures.
 pub fn claims(experiments: &mut [Experiment]) {
     for experiment in experiments {
         for claim in &mut experiment.claims {
@@ -582,7 +584,7 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
     for p in planned {
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
-        // A round of this experiment is several builds already, and takes minutes in a full run.
+        // A round of the experiment `build` is several builds already, and takes minutes in a full run.
         let most = match (mode, p.experiment, place) {
             // The instructions of a build are the same in each round.
             (_, BUILD, Place::GuestCounted) => 1,
@@ -744,7 +746,7 @@ impl Guests {
     }
 }
 
-/// Extends the message of a failure to get Linux: the rest can be measured without it.
+/// Adds a hint to the message of a failure to get Linux: `--no-linux` measures the other sides.
 fn without(linux: Failure) -> Failure {
     Failure { message: format!("{linux}; --no-linux measures without it"), ..linux }
 }

@@ -1,5 +1,5 @@
 //! The results of a run so far. `results.json` is written after every job, so that an interrupted run can continue
-//! there.
+//! after its last job.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ struct Lock(fs::File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // If this fails, the lock ends when the last descriptor is closed.
+        // If the unlock fails, the lock ends when the last descriptor is closed.
         let _unlocked = self.0.unlock();
     }
 }
@@ -226,7 +226,7 @@ fn rename_aside(out: &Path, began: &str) -> Result<PathBuf> {
     Ok(named("results", number, "json"))
 }
 
-/// Copies the samples of an unfinished run. If the runs differ, returns the difference that forbids it.
+/// Copies the samples of an unfinished run. If the runs differ, returns the difference that forbids the copy.
 fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     if old.mode != run.mode {
         return Err("another mode".to_owned());
@@ -420,8 +420,8 @@ pub(super) mod tests {
         let kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         assert_eq!(kept.run().remark.as_deref(), Some("the machine was busy"));
         drop(kept);
-        // The continued run cleared the trouble. When it is in trouble again, every case was tried, so it is renamed
-        // for a run of the other version.
+        // The continued run cleared the trouble. Then its cases are in trouble again, so every case was tried. A run of
+        // another version may therefore rename the old run's results.
         let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::ZERO).unwrap();
         drop(kept);

@@ -1,5 +1,5 @@
-//! Rules for documents and for the kept runs in `lab/runs`. The runs are recent. `docs/status.md` shows the newest run,
-//! and README.md and docs/figures.md state its figures.
+//! Rules for documents and for the kept runs in `lab/runs`. The kept runs must be recent. `docs/status.md` must show
+//! the newest run, and README.md and docs/figures.md must state its figures.
 
 use std::{fs, path::Path, process::Command};
 
@@ -23,7 +23,8 @@ pub fn ages(places: &Places) -> Result<Vec<(String, Age)>> {
     let (file, run) = newest(places)?;
     let version = run.machine.versions.get("Quire").map(String::as_str).unwrap_or_default();
     let mut ages = vec![(name(&file), since(&places.root, version.split('-').next().unwrap_or_default()))];
-    // The figures of this file name no commit. They are at least as old as the commit that added the file.
+    // The figures in a file of `./quire bench --json` name no commit. They are at least as old as the commit that added
+    // the file.
     let bench = status::newest(places, "-bench.json").ok_or_else(|| none("./quire bench --json"))?;
     let added = git(&places.root, &["log", "-1", "--format=%H", "--", &bench.to_string_lossy()]);
     let age = added.and_then(|commit| if commit.is_empty() { Ok(0) } else { since(&places.root, &commit) });

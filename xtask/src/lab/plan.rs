@@ -76,8 +76,9 @@ impl Counted {
     }
 }
 
-/// The seconds after which a full run begins no further round beyond [`LEAST`]. On two CPUs, the run then ends within
-/// an hour and a half, including the builds and the page. It takes longer only if three rounds take longer.
+/// The seconds after which a full run begins no further round, except the first [`LEAST`] rounds of each case. On two
+/// CPUs, the run then ends within an hour and a half, including the builds and the page. It takes longer only if these
+/// first rounds take longer.
 pub const ENOUGH: f64 = 60.0 * 60.0;
 
 /// The least number of samples for times, except those of builds. This number does not depend on the time that a round

@@ -1,5 +1,5 @@
 //! The words of the kernel's command line. The kernel ignores unknown words, because boot loaders add some. This tool
-//! checks the user's words before the machine starts. An unknown word is an error here.
+//! checks the user's words before the machine starts, and reports an unknown word as an error.
 
 use crate::failure::{Failure, Result};
 

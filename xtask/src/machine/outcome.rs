@@ -15,17 +15,17 @@ pub enum Outcome {
     Signal(u8),
     /// The time limit of `--timeout` expired.
     TimedOut,
-    /// The user ended the machine, or this process got a signal. The signal's number.
+    /// The user ended the machine, or this process got a signal. The field is the signal's number.
     Stopped(u8),
     /// The reader of standard output closed it.
     OutputClosed,
-    /// Standard output could not be written. The error message.
+    /// Standard output could not be written. The field is the error message.
     OutputFailed(String),
     /// The kernel panicked.
     Panicked,
-    /// The kernel cannot run on this machine. The kernel's message.
+    /// The kernel cannot run on this machine. The field is the kernel's message.
     Refused(String),
-    /// QEMU ended before the program did. A description of QEMU's end, with its message.
+    /// QEMU ended before the program did. The field is a description of QEMU's end, with its message.
     Died(String),
 }
 

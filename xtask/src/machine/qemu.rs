@@ -30,9 +30,10 @@ use crate::failure::{Doing, Failure, Result};
 pub const NAME: &str = "qemu-system-x86_64";
 /// QEMU's exit status after the guest wrote 0x10 to the debug-exit port: an orderly end.
 pub const ORDERLY: i32 = 33;
-/// QEMU's exit status after 0x11: the kernel panicked.
+/// QEMU's exit status after the guest wrote 0x11 to the debug-exit port: the kernel panicked.
 pub const PANICKED: i32 = 35;
-/// QEMU's exit status after 0x12: the kernel cannot run on this machine. Its log gives the reason.
+/// QEMU's exit status after the guest wrote 0x12 to the debug-exit port: the kernel cannot run on this machine. The
+/// kernel's log gives the reason.
 pub const REFUSED: i32 = 37;
 
 /// Arguments for a machine with a counted clock: the seed of RDRAND, and a time of day that advances with the count.

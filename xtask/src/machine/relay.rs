@@ -2,8 +2,8 @@
 //! while the other has work. It also finds out how the run ended.
 //!
 //! Back-pressure reaches the guest: when a buffer of the relay is full, the relay stops reading, QEMU's write blocks,
-//! and the guest waits. The first interrupt lifts the buffer's bound. Then the interrupt reaches the guest even if no
-//! reader takes the guest's output.
+//! and the guest waits. The user's first interrupt (Ctrl-C) enlarges the buffers of the guest's output. So a guest that
+//! waits to write can go on and receive the interrupt, even if no reader takes its output.
 
 use std::{
     fs::File,
@@ -78,7 +78,8 @@ pub struct Report {
     pub outcome: Outcome,
     /// The end of the kernel's log.
     pub log_tail: String,
-    /// The guest's time, in nanoseconds, at its first user instruction. `None` if the guest did not get there.
+    /// The guest's time, in nanoseconds, at its first user instruction. `None` if the guest executed no user
+    /// instruction.
     pub ready: Option<u64>,
     /// The real time from QEMU's start to that instruction.
     pub ready_after: Option<Duration>,
@@ -220,7 +221,7 @@ pub fn content(file: &mut File) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The descriptors of one round, in the order in which they are polled.
+/// The descriptors of one turn of the loop, in the order in which they are polled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Input,
@@ -347,8 +348,8 @@ impl Relay<'_> {
         None
     }
 
-    /// Finishes a round: discards output without a reader, passes on the end of the input, and checks the limits.
-    /// Returns the outcome if the run is over.
+    /// Finishes a turn of the loop: discards output without a reader, passes on the end of the input, and checks the
+    /// limits. Returns the outcome if the run is over.
     fn settle(&mut self) -> Option<Outcome> {
         if self.closed[1] {
             self.from_b.discard();
@@ -394,7 +395,8 @@ impl Relay<'_> {
     fn take_input(&mut self) -> Option<Outcome> {
         let before = self.to_a.taken;
         self.to_a.fill(self.ends.input);
-        // In raw mode, the key ends the machine only if it arrives alone. In pasted text, the byte goes to the program.
+        // In raw mode, the byte `ESCAPE` ends the machine only if it arrives alone. In pasted text, it goes to the
+        // program.
         if self.ends.tty && self.to_a.taken == before + 1 && self.to_a.holds_only(ESCAPE) {
             return Some(Outcome::Stopped(2));
         }

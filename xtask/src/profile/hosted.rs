@@ -1,6 +1,6 @@
 //! The call stacks of a workload of the lab, in a process on the host. Callgrind counts instructions, and keeps the
 //! chain of callers for each function. It counts the whole process. So the workload runs twice, with its operations and
-//! without them. The difference is the share of the operations.
+//! without them. The difference is the number of instructions of the operations.
 
 use std::{
     collections::BTreeMap,

@@ -25,8 +25,8 @@ use crate::{
 
 /// The word of Linux's command line that prevents a random base address.
 const FIXED: &str = "nokaslr";
-/// The first word of the report of `measure.c`. If a program prints a line with it, the rest of its error output is
-/// lost.
+/// The first word of the report of `measure.c`. If a program prints a line with this word, the rest of the program's
+/// error output is lost.
 const TAG: &str = "quire-profile-measured";
 
 /// Runs the program on Linux and reads the counts. The program's output is printed on standard error.

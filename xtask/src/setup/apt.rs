@@ -30,7 +30,7 @@ impl Apt {
         })
     }
 
-    /// The same apt with more options.
+    /// Returns this apt with more options.
     pub fn with(mut self, options: impl IntoIterator<Item = String>) -> Self {
         self.options.extend(options.into_iter().flat_map(|o| ["-o".to_owned(), o]));
         self

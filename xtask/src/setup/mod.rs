@@ -12,8 +12,8 @@ pub mod toolchain;
 
 use crate::{failure::Result, machine::accel, places::Places};
 
-/// `./quire setup`: the entry script has installed the missing packages. This function makes the rest, so that later
-/// runs do not have to.
+/// `./quire setup`: makes or fetches all tools and files that later commands need, so that they do not have to. The
+/// entry script has already installed the missing packages.
 pub fn command(places: &Places) -> Result<u8> {
     toolchain::Toolchain::for_kernel(places)?;
     let qemu = accel::find_qemu()?;

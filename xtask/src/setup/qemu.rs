@@ -22,8 +22,8 @@ const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-syst
 /// from there.
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
 
-/// Returns the path of the emulator from the backports, and fetches it first if needed. The error says why that is
-/// impossible.
+/// Returns the path of the emulator from the backports, and fetches it first if needed. The error says why the emulator
+/// cannot be fetched or used.
 pub fn newer(places: &Places) -> Result<PathBuf> {
     let home = places.cache.join("qemu-newer");
     let emulator = home.join(EMULATOR);

@@ -1,5 +1,5 @@
-//! Finds libFuzzer. Debian has it in the package of LLVM's runtime libraries, of the LLVM with which its rustc is
-//! built.
+//! Finds libFuzzer. Debian's rustc is built with one version of LLVM. Debian has libFuzzer in the package of that
+//! version's runtime libraries.
 
 use std::path::{Path, PathBuf};
 

@@ -21,7 +21,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// The functions in which infallible functions end, by name without the hash.
+/// The functions that end the program when an infallible function of `alloc` cannot allocate: names without the hash.
 const ENDS: [&str; 4] = [
     "alloc::alloc::handle_alloc_error",
     "alloc::raw_vec::handle_error",
@@ -32,7 +32,7 @@ const ENDS: [&str; 4] = [
 const KERNEL: &str = "allocation/the kernel links no function that panics without memory";
 const SEEDED: &str = "allocation/an infallible container in a kernel crate is found";
 
-/// The names of both checks: of the kernel, and of the check itself.
+/// The names of both checks. The first checks the kernel, and the second checks that the first finds an error.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![KERNEL.into(), SEEDED.into()])
 }
@@ -77,8 +77,8 @@ fn is_end(name: &str) -> bool {
     ENDS.iter().any(|end| name.contains(end))
 }
 
-/// Returns the functions, in the libraries beside `kernel`, that refer to a member of `ENDS`. Those of `alloc` itself
-/// are left out.
+/// Returns the functions, in the libraries beside `kernel`, that refer to a member of `ENDS`. Functions of `alloc`
+/// itself are left out.
 fn referrers_of(kernel: &Path) -> Result<BTreeSet<String>> {
     let libraries = kernel.with_file_name("deps");
     let entries = fs::read_dir(&libraries).doing(|| format!("cannot read {}", libraries.display()))?;

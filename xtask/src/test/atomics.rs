@@ -1,5 +1,5 @@
-//! Checks that code which the model checkers may run uses the atomics of `quire-sync`, because the checkers replace
-//! those. The checkers cannot see an atomic of `core`, so a protocol that uses one could not have a model.
+//! Checks that code which the model checkers may run uses the atomics of `quire-sync`. The checkers replace these
+//! atomics. They cannot see an atomic of `core`, so a protocol that uses one could not have a model.
 
 /// The crates whose code may be part of a model.
 const CRATES: [&str; 9] = ["vm", "task", "lookup", "fs", "net", "ipc", "linux-state", "linux", "procfs"];
@@ -23,7 +23,7 @@ const TESTS: [&str; 9] = [
 /// The paths of the other atomics.
 const FOREIGN: [&str; 2] = ["core::sync::atomic", "std::sync::atomic"];
 
-/// Returns the lines of a file that name such atomics, each with its place.
+/// Returns the lines of a file that name the atomics of `core` or `std`, each with its place.
 pub fn judge(path: &str, text: &str) -> Vec<String> {
     let ours = CRATES.iter().any(|krate| path.starts_with(&format!("crates/{krate}/src/")));
     if !ours || TESTS.iter().any(|part| path.contains(part)) || EXCEPTIONS.iter().any(|(file, _)| *file == path) {
@@ -38,7 +38,7 @@ pub fn judge(path: &str, text: &str) -> Vec<String> {
     lines.map(|(n, _)| format!("{path}:{}: use `quire_sync::atomic`, which models replace", n + 1)).collect()
 }
 
-/// Returns the exceptions whose file is gone, or no longer uses such atomics.
+/// Returns the exceptions whose file is gone, or no longer uses the atomics of `core` or `std`.
 pub fn stale(sources: &[(String, String)]) -> Vec<String> {
     let used = |file: &str| sources.iter().any(|(path, text)| path == file && FOREIGN.iter().any(|f| text.contains(f)));
     EXCEPTIONS.iter().filter(|(file, _)| !used(file)).map(|(file, _)| format!("{file} needs no exception")).collect()

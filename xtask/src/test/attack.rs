@@ -24,7 +24,7 @@ use crate::{
 };
 
 const NAME: &str = "attack/random calls beside memory pressure and a fork bomb";
-/// The time after which a round hangs. Its program should end by itself after its seconds of guest time.
+/// The time after which a round counts as hanging. Its program should end by itself after its seconds of guest time.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// The seconds of guest time of a round: in every run of the tests (`SHORT`), and in a soak (`LONG`).
 const SHORT: u32 = 8;
@@ -65,8 +65,8 @@ struct Round {
     seed: u64,
     seconds: u32,
     cpus: u32,
-    /// The machine's memory in MiB. `swap` is its swap, and `pressure` the memory that the pressure touches, also in
-    /// MiB.
+    /// The machine's memory in MiB. `swap` is its swap in MiB. `pressure` is the memory in MiB that one process touches
+    /// at random, so that memory is short.
     memory: u64,
     swap: u64,
     pressure: u64,
@@ -77,7 +77,8 @@ struct Round {
 }
 
 impl Round {
-    /// A round of a soak: every second one is counted, and every third runs on the self-checking kernel.
+    /// A round of a soak. In every second round, QEMU counts instructions. Every third round runs on the self-checking
+    /// kernel.
     fn of(seed: u64) -> Round {
         let pressure = [60, 150, 190][(seed / 2 % 3) as usize];
         let cpus = [1, 2, 4][(seed % 3) as usize];
@@ -85,7 +86,7 @@ impl Round {
         Round { seed, seconds: LONG, cpus, memory: 320, swap: 96, pressure, counted, checked }
     }
 
-    /// The seconds that a shell of root may take.
+    /// The seconds that a shell of root may take to respond.
     fn patience(&self) -> u32 {
         // Without counting, guest time continues while the host runs other processes.
         if self.counted { 10 } else { 100 }

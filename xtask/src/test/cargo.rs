@@ -23,10 +23,11 @@ use crate::{
 /// The crates whose types have checked layouts in the recording build, or whose costs are counted in it.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
-/// The flag that compiles the memory core's mutants. Tests of whole machines prove by them that a step is needed.
+/// The flag that compiles the memory core's mutants: a switch for each step of a protocol, which leaves the step out.
+/// Tests of whole machines must fail without the step, which proves that the step is needed.
 const MUTANTS: &str = "--cfg mutants";
-/// The time without output after which a test program hangs; the hang is a failure with a name. The total time has no
-/// limit, because random tests of the hosted machine take long on a busy host.
+/// The time without output after which a test program counts as hanging. Its tests without a result then fail. The
+/// total time has no limit, because random tests of the hosted machine take long on a busy host.
 const LIMIT: Duration = Duration::from_secs(900);
 /// The time limit of the debugger, which prints where a program hangs.
 const DEBUGGER: Duration = Duration::from_secs(60);
@@ -34,8 +35,8 @@ const DEBUGGER: Duration = Duration::from_secs(60);
 const SOAK: u32 = 10;
 /// The seed of random tests and of property tests. Only a soak and a long run of the sanitizers use new seeds.
 const SEED: u64 = 1;
-/// Settings of the C library's allocator for a model, by which it keeps freed memory. Each schedule makes a new
-/// machine, and otherwise the host would clear its memory each time.
+/// Settings with which the C library's allocator keeps freed memory, for models. Each schedule makes a new machine.
+/// Without these settings, the host would have to clear the memory of each new machine.
 const KEEP: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "4294967296"), ("MALLOC_TOP_PAD_", "67108864")];
 
@@ -50,7 +51,7 @@ pub(super) struct Binary {
     settings: &'static [(&'static str, &'static str)],
 }
 
-/// Compiles tests and returns their programs. `group` is the first part of their names.
+/// Compiles tests and returns their programs. `group` is the first part of the tests' names.
 fn build(context: &Context<'_>, group: &str, log: &str, prepare: impl FnOnce(&mut Command)) -> Result<Vec<Binary>> {
     let mut command = cargo(context);
     command.arg("test");
@@ -409,8 +410,8 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     })
 }
 
-/// Builds the lab's program as the unit tests and the recording tests start it. After those stages this compiles
-/// nothing.
+/// Builds the lab's program as the unit tests and the recording tests start it. If the stages of these tests have run,
+/// nothing is compiled.
 pub(super) fn build_lab(context: &Context<'_>) -> Result<()> {
     unit_binaries(context)?;
     record_binaries(context).map(drop)

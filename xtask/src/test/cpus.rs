@@ -177,7 +177,8 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     let ended = kernel.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
     let log = &ended.report.log_tail;
     let last = || format!("{:?}; the log ends:\n{}", ended.report.outcome, crate::run::last_lines(log, 15));
-    // The board q35 has no ports. So the program's output is in the log, and only an orderly end can be detected.
+    // The board q35 has no ports. So the program's output is in the log. An orderly end can be detected, but not the
+    // program's exit status.
     let (said, well) = match &ended.report.outcome {
         Outcome::Exit(0) if !q35 => (String::from_utf8_lossy(&ended.output).into_owned(), true),
         Outcome::Died(how) if q35 => (log.clone(), how.contains("powered off")),
@@ -198,8 +199,8 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
 fn names_absent_features(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
-    // The oldest model has an FPU, and Intel's processors report SYSCALL only in 64-bit mode. So these two are not
-    // missing there.
+    // The oldest model has an FPU, and Intel's processors report SYSCALL only in 64-bit mode. So the kernel does not
+    // report these two features as missing on that model.
     let all = REQUIRED.into_iter().filter(|name| !["fpu", "syscall"].contains(name)).collect::<Vec<_>>().join(", ");
     for (cpu, lacks) in one.chain([("486".to_owned(), all)]) {
         let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };

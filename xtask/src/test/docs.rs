@@ -1,5 +1,5 @@
 //! Checks that names in the documents exist in the code: files, functions that the walkthrough names, and items that
-//! the page on embedding names. The checks of comments on contracts, clocks, `unsafe` and atomics run here too.
+//! the page on embedding names. This module also runs the checks of contracts, clocks, `unsafe` comments and atomics.
 
 use std::{
     fs,
@@ -153,7 +153,7 @@ fn clocks(root: &Path) -> Result<Vec<String>> {
 /// Returns the comments on `unsafe` code that contain no argument.
 fn safeties(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
-    // The examples in `safety.rs` itself are not such comments.
+    // The examples in `safety.rs` itself argue for no `unsafe` code.
     let sources = sources.iter().filter(|(path, _)| path != "xtask/src/test/safety.rs");
     Ok(sources.flat_map(|(path, text)| safety::judge(path, text)).collect())
 }
@@ -170,7 +170,7 @@ pub(super) fn sources(root: &Path, folders: &[&str]) -> Result<Vec<(String, Stri
     files_below(root, folders, &["rs"])
 }
 
-/// Returns all files with such endings below these folders of `root`, sorted, as (path from `root`, text).
+/// Returns all files with these endings below these folders of `root`, sorted, as (path from `root`, text).
 pub(super) fn files_below(root: &Path, folders: &[&str], endings: &[&str]) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = folders.iter().map(|f| root.join(f)).collect();
@@ -257,8 +257,8 @@ fn named(name: &str) -> Named<'_> {
     if ["linux", "pmap", "kernel"].contains(&last) { Named::Other } else { Named::Function(last) }
 }
 
-/// Returns the paths at which a file may be: below the sources of `vm`, or below those of the crate with which the name
-/// begins.
+/// Returns the paths at which a file may be: below the sources of `vm`, or below the sources of the crate with whose
+/// name the file's name begins.
 fn candidates(crates: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = vec![crates.join("vm/src").join(name), crates.join(name)];
     if let Some((krate, rest)) = name.split_once('/') {

@@ -1,5 +1,5 @@
-//! Checks `./quire doctor` on this host, and where parts are missing. It must report the state, and its status must say
-//! whether guests can run.
+//! Checks `./quire doctor` on this host, and in an environment where parts are missing. The command must report the
+//! state, and its status must say whether guests can run.
 
 use std::{
     path::Path,

@@ -15,7 +15,7 @@ use crate::{
     setup::sanitizer::{self, Sanitizer},
 };
 
-/// The time after which a fuzzer hangs, or this machine is too busy.
+/// The time limit of a fuzzer. A fuzzer that takes longer hangs, or this machine is too busy.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The checks' names: one for each target, and the check of reach.

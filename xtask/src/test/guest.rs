@@ -45,7 +45,7 @@ const EVERY: [u32; 2] = [1, 2];
 /// The machines of the stage `races`.
 const RACES: [u32; 2] = [2, 4];
 const MEMORY: u64 = 512;
-/// How often a machine is started at most. After that its tests fail.
+/// The most times that one machine is started. If it dies more often, its remaining tests fail.
 const MOST_BOOTS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The factor of the limit of a counted machine. Such a machine shares a core with the host's other work, so its limit
@@ -60,7 +60,7 @@ struct Placed<'a> {
     case: &'a Case,
 }
 
-/// The test of the board without ports. There only the log and an orderly end can be observed.
+/// The test of the q35 board, which has no ports. On that board only the log and an orderly end can be observed.
 const BOARD: &str = "guest/q35/4 CPUs start, a program runs, the machine powers off";
 
 /// The check that programs of the stage `races` read no clock.
@@ -124,7 +124,7 @@ fn names_in(context: &Context<'_>, suite: Suite) -> Result<Vec<String>> {
     Ok(suite.machines().iter().flat_map(|cpus| placed(&cases, suite, *cpus).into_iter().map(|p| p.name)).collect())
 }
 
-/// The names of the same tests on the self-checking kernel, which run only in a soak.
+/// The names of the guest tests on the self-checking kernel, which run only in a soak.
 pub fn checked_names(context: &Context<'_>) -> Result<Vec<String>> {
     if context.soak { names_in(context, Suite::Checked) } else { Ok(Vec::new()) }
 }
@@ -266,7 +266,7 @@ impl Counted<'_> {
         let guest = image.and_then(|image| self.kernel.start(&image, &shape));
         let ended = guest.and_then(|guest| session::alone(guest, self.suite.limit(case)));
         let (answer, log) = ended.map_err(|e| e.to_string())?;
-        // Two runs of one kernel and one image write the same log. So a comparison of log files shows a difference.
+        // Two runs of one kernel and one image write equal logs, so a difference between their log files is meaningful.
         let said = match &answer {
             Ok(Answer { end, stdout, stderr }) => {
                 format!("{end}, output {}, errors {}", digest(stdout), digest(stderr))
@@ -327,8 +327,8 @@ impl Shared<'_> {
             .context
             .log(&format!("{}-{}cpu-boot{}", self.suite.group(), self.cpus, self.boots))
             .map_err(|e| e.to_string())?;
-        // Linux keeps its own ticks, so its clock can be counted here too. While it waits for an order it may skip to
-        // a timer, which no test notices.
+        // Linux has ticks of its own, so a machine with Linux can have a counted clock although many tests share it.
+        // While it waits for an order, its clock may skip to a timer, which no test notices.
         let count = self.suite == Suite::Plain(On::Linux);
         let shape = Shape { cpus: self.cpus, memory: MEMORY, count, ..Shape::default() };
         Session::boot(self.kernel, &self.image, shape, log).map_err(|e| e.to_string())
@@ -365,8 +365,8 @@ impl Bench {
             let name = applet.rsplit('/').next().unwrap_or_default();
             symlink(&busybox, names.join(name)).doing(about)?;
         }
-        // A parent in the background may have set these signals to be ignored. Programs inherit that, but they do not
-        // inherit handlers. So handlers are installed here.
+        // A parent in the background may have set these signals to be ignored. Programs inherit ignored signals, but
+        // they do not inherit handlers. So this process installs handlers.
         for signal in [SIGINT, SIGQUIT] {
             let ends = Arc::new(AtomicBool::new(true));
             signal_hook::flag::register_conditional_default(signal, ends)
@@ -380,8 +380,8 @@ impl Bench {
         Ok(Self { busybox, names: names.clone(), programs, tree })
     }
 
-    /// Returns the image of a machine. `orders`: the order that the image contains; `None` if the machine reads its
-    /// orders from the host.
+    /// Returns the image of a machine. `orders` is the order that the image contains, or `None` if the machine reads
+    /// its orders from the host.
     fn image(&self, kernel: &Kernel, orders: Option<Vec<u8>>) -> Result<File> {
         let mut tree = self.tree.clone();
         let mut args = vec!["/.quire/testd".into()];

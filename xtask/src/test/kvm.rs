@@ -78,7 +78,7 @@ pub fn order(args: Vec<String>) -> Order {
     Order { args, env, cwd: "/".into(), ..Order::default() }
 }
 
-/// Boots the host once. In it, boots a guest with each of two processors.
+/// Boots the host once. In the host, boots a guest with each of two processors.
 fn runs(context: &Context<'_>, host: &Kernel) -> Result<(), String> {
     let prepare = || -> Result<File> {
         let (mut tree, quire) = tree(context)?;

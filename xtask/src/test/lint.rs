@@ -10,7 +10,7 @@ use crate::{
 
 /// Turns warnings into errors.
 const DENY: [&str; 3] = ["--", "-D", "warnings"];
-/// Also lints the code of the mutants. Only our own crates have such code.
+/// Also lints the code of the mutants, which leaves out steps of protocols in tests. Only our own crates have them.
 const DENY_MUTANTS: [&str; 5] = ["--", "-D", "warnings", "--cfg", "mutants"];
 
 /// The names of the two checks of formats.

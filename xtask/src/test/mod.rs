@@ -2,8 +2,9 @@
 //!
 //! A stage reports each check by its full name, and FILTER selects by a part of that name. One lane compiles and runs
 //! the checks on this host. The second lane runs the checks in guests. Both run their stages in order. The third lane
-//! runs stages that the others have not begun, the last first. A lane that has no more stages does that too. Two lanes
-//! would leave a quarter of two processors idle, because many stages wait for one thread.
+//! takes stages that no lane has begun, the last stage first. A lane that has run all its own stages then takes stages
+//! as the third lane does. Two lanes would leave a quarter of two processors idle, because many stages wait for one
+//! thread.
 
 mod allocation;
 pub mod api;
@@ -73,7 +74,7 @@ pub struct Context<'a> {
     filter: Option<String>,
     /// Whether this is a soak: the random tests of the memory core run ten times as long.
     pub soak: bool,
-    /// The minutes that a soak of the attack lasts; `seed` is the seed of its only round, if given.
+    /// The minutes that a soak of the stage `attack` lasts; `seed` is the seed of its only round, if given.
     pub minutes: u32,
     pub seed: Option<u64>,
     /// Whether the sanitizers run for long.
@@ -244,7 +245,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let (again, longest) = (board.again.clone(), board.longest());
     if longest.is_some() {
         let path = context.log_path("times");
-        // An error here does not end the run, because the results matter more than this list.
+        // A failed write does not end the run, because the results matter more than this list.
         if let Err(e) = fs::write(&path, board.long()) {
             eprintln!("quire: cannot write {}: {e}", path.display());
         }

@@ -22,7 +22,7 @@ pub const MODELLED: [&str; 10] = [
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// The document with the table.
 const DOCUMENT: &str = "docs/models.md";
-/// The header of the table in that document with the steps whose absence no model finds, but another test.
+/// The header of a second table in the document. It lists steps whose absence no model finds, but another test does.
 const OTHERS: &str = "| crate | step |";
 
 /// A set of [`CHECKERS`].
@@ -40,7 +40,7 @@ impl Under {
     }
 }
 
-/// A protocol: the checkers under which its model runs, and for each missing step the checkers that find its absence.
+/// A protocol: the checkers under which its model runs, and for each necessary step the checkers that find its absence.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Protocol {
     holds: Under,
@@ -162,7 +162,7 @@ fn variants(text: &str) -> impl Iterator<Item = &str> {
         .filter_map(|l| l.split([',', ' ']).next())
 }
 
-/// Returns the mutants that are in no row of the document, and those of rows that the code no longer has.
+/// Returns the mutants that are in no row of the document, and the mutants of rows that the code no longer has.
 pub fn undocumented(root: &Path) -> Result<Vec<String>> {
     let text = read(&root.join(DOCUMENT))?;
     let mut listed = Vec::new();

@@ -30,7 +30,7 @@ const LIBRARIES: [&str; 8] = [
 
 const PACKAGE: &str = "packages/cargo package";
 const MANIFESTS: &str = "packages/every crate states whether it is published";
-/// The files of the root that each package must contain unchanged.
+/// The files of the repository's root that each package must contain unchanged.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 /// The fields that cargo's metadata must have for a library, because a registry displays them.
 const SHOWN: [&str; 5] = ["description", "license", "readme", "documentation", "rust_version"];
@@ -68,7 +68,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     let mut package = lint::plain(context, "package");
     package.env("CARGO_HOME", home(&target)?);
-    // Uncommitted changes are allowed here, because the compiled sources come from the packages.
+    // Uncommitted changes are allowed, because the compiled sources come from the packages.
     package.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
     for library in LIBRARIES {
         package.args(["-p", library]);
@@ -105,8 +105,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Makes a home for cargo that links to the user's home, without its unpacked sources. The sources of our packages
-/// there would be those of an earlier run. Cargo distinguishes them only by version and by the place of packaging.
+/// Makes a home for cargo that links to the user's home, without its unpacked sources. In the user's home, the sources
+/// of our packages would be those of an earlier run, because cargo distinguishes packages only by version and by the
+/// place of packaging.
 fn home(target: &Path) -> Result<PathBuf> {
     let about = || "a home for cargo".to_string();
     let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -142,8 +143,8 @@ fn metadata(context: &Context<'_>) -> Result<Value> {
 }
 
 /// Returns the manifests that break a rule. A library must have all fields that a registry displays, and may be
-/// published. Any other crate must declare that it is not published. The switch of a mutant must not be a library's
-/// feature.
+/// published. Any other crate must declare that it is not published. The switch of a mutant, which leaves out a step
+/// for tests, must not be a library's feature.
 fn unfit(metadata: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {

@@ -120,7 +120,7 @@ fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<GuestOutput> {
     let image = kernel.image(tree, &order)?;
     let shape = Shape { cpus, memory: case.memory, ..Shape::default() };
     let ended = kernel.kept(&image, &shape, Duration::from_secs(case.seconds))?;
-    // The figures are kept, because they are a purpose of a soak too.
+    // The figures are kept, because a soak is also run for its figures.
     let figures = [&ended.output[..], &ended.errors[..], ended.report.log_tail.as_bytes()].concat();
     std::fs::write(context.log_path(&name(case, cpus)), figures).doing(|| "cannot keep the figures".to_string())?;
     Ok(ended)

@@ -1,9 +1,9 @@
 //! Checks that the commands which documents name as proofs work. Each is found in the documents and runs, in a short
 //! form. The kept runs of the lab must be recent, and the documents must state their figures.
 //!
-//! A command is a text between backquotes or a line of a block, and begins with `./quire`. [`WAYS`] says how the
-//! command is run here, or which other check runs it. Figures of `./quire bench` and `./quire lab` come from one short
-//! run of each. The stages `unit` and `record` have built the programs for these runs.
+//! A command is a text between backquotes or a line of a block, and begins with `./quire`. [`WAYS`] says how this
+//! module runs the command, or which other check runs it. Figures of `./quire bench` and `./quire lab` come from one
+//! short run of each. The stages `unit` and `record` have built the programs for these runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,8 @@ enum Way {
 
 use Way::{Elsewhere, Runs, Untried};
 
-/// How all commands except `bench`, `lab NAME` and `test` are tried. A command uses the first row with which it begins.
+/// How all commands except `bench`, `lab NAME` and `test` are tried. For a command, the first row counts whose text is
+/// the beginning of the command.
 #[rustfmt::skip] // A command a row.
 const WAYS: &[(&str, Way)] = &[
     ("--help", Runs(&[])),
@@ -81,7 +82,7 @@ const WAYS: &[(&str, Way)] = &[
 /// The commands of the documents, each with the names of the documents.
 type Commands = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns the commands of all documents, without the word `./quire`. Those that only show a form are left out.
+/// Returns the commands of all documents, without the word `./quire`. Commands that only show a form are left out.
 fn commands(places: &Places) -> Result<Commands> {
     let mut found = Commands::new();
     let mut take = |path: &Path| {
@@ -432,7 +433,7 @@ impl Done {
 fn quire(context: &Context<'_>, words: &str, log: &str) -> Result<Done> {
     let own = std::env::current_exe().doing(|| "cannot find this program".to_string())?;
     let mut command = Command::new("sh");
-    // The shell runs it, because the words may be quoted for the shell.
+    // A shell runs this program, because the words may be quoted for the shell.
     command.args(["-c", &format!("exec \"$0\" {words}")]).arg(own).current_dir(&context.places.root);
     command
         .env("QUIRE_KERNEL", context.kernel()?)

@@ -1,6 +1,6 @@
-//! Checks that the programs of the stage `races` judge nothing by a clock. There CPUs really run at once, and the host
-//! may pause each of them for any time. So the source of such a program must read no clock, set no timer, and count no
-//! sleeps.
+//! Checks that the programs of the stage `races` judge nothing by a clock. In that stage CPUs really run at once, and
+//! the host may pause each of them for any time. So the source of such a program must read no clock, set no timer, and
+//! count no sleeps.
 //!
 //! The headers of all programs are exempt, because `report.h` reads the clock to end a measurement and to print a rate.
 
@@ -41,7 +41,7 @@ pub fn find_clocks(root: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for name in names {
         let path = format!("programs/{name}.c");
-        // Other names are programs of the root, whose source is not here.
+        // Other names are programs of the root, whose source is not in `programs/`.
         if !root.join(&path).exists() {
             continue;
         }

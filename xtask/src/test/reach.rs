@@ -1,8 +1,9 @@
 //! Checks that the fuzz target `embedder` calls every safe public function of the memory core. These are the functions
 //! that `docs/api.md` lists, except those in `EXCEPTIONS`.
 //!
-//! Calls are the relocations of the target's object, which is built without any inlining, and are read as `./quire test
-//! layers` does. A method of a trait that the target implements counts too, because the core calls it there.
+//! Calls are the relocations of the target's object, which is built without any inlining. `./quire test layers` finds
+//! calls in the same way. A method of a trait that the target implements counts too, because the core calls the
+//! target's method.
 //!
 //! # Limits
 //! - A call counts whether or not an input executes it. `crates/fuzz/tests/embedder.rs` checks that the corpus executes

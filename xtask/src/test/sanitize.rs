@@ -16,8 +16,8 @@ use crate::{
 
 const SANITIZERS: [Sanitizer; 2] = [Sanitizer::Thread, Sanitizer::Address];
 
-/// A test program. `all` are its tests for long runs. `smoke` are those that run for a few seconds; if empty, all of
-/// them.
+/// A test program. `all` are its tests for long runs. `smoke` are its tests for runs of a few seconds. If `smoke` is
+/// empty, such runs include all tests.
 struct Program {
     name: &'static str,
     all: &'static [&'static str],
@@ -155,7 +155,7 @@ fn prepared(binary: &Binary) -> Command {
 
 /// Returns `Ok` for a good run, otherwise the report.
 fn judge(text: &str, ended: &str, context: &Context<'_>, name: &str) -> std::result::Result<(), String> {
-    // The second test is needed, because a filter that selects no test would pass too.
+    // The second condition is needed, because a run whose filter selects no test also ends with status 0.
     if ended == "exit status: 0" && !text.contains("running 0 tests") {
         return Ok(());
     }

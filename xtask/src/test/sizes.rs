@@ -42,7 +42,7 @@ const fn size(memory: u64, cpus: u32) -> Size {
     Size { memory, cpus, resident: None }
 }
 
-/// The machines: each size, each number of CPUs twice, and the four extreme pairs of both.
+/// The machines: each size of memory, each number of CPUs twice, and the four pairs of the extreme sizes and numbers.
 const SIZES: [Size; 10] = [
     size(64, 1),
     size(64, 64),
@@ -178,7 +178,7 @@ impl Size {
             append: "memtest".to_owned(),
             ..Shape::default()
         };
-        // The script sleeps at its end, so that the watch sees the running machine.
+        // The script sleeps at its end, so that the thread [`Watch`] samples the running machine at least once.
         let script = "grep MemTotal /proc/meminfo; nproc; sleep 0.3; exit 7";
         let ended = boot(context, kernel, &self.name(), &shape, script)?;
         if ended.report.outcome != Outcome::Exit(7) {

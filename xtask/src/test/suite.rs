@@ -6,9 +6,9 @@
 //! script = "sort -n"                # for busybox sh; or: run = ["PROGRAM", "ARG"...]
 //! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, that many random-looking bytes
 //! ```
-//! By default a test passes if it gives the same bytes and the same status as the same binary on this Linux. If Linux
-//! cannot run the test here, the test states its expectation: `status`, `signal`, `stdout`, `stdout_file`, `contains =
-//! ["..."]`, `lines` (names that must each appear as `name value unit`).
+//! By default a test passes if it gives the same bytes and the same status as the same binary on the host's Linux. If
+//! the host's Linux cannot run the test, the test states its expectation: `status`, `signal`, `stdout`, `stdout_file`,
+//! `contains = ["..."]`, `lines` (names that must each appear as `name value unit`).
 
 use std::{fs, path::Path};
 
@@ -48,7 +48,7 @@ pub struct Case {
     pub contains: Vec<String>,
     /// Names of `name value unit` lines that must appear, each with a value above zero.
     pub lines: Vec<String>,
-    /// The least values of such lines, as `name=number`.
+    /// The least values of lines `name value unit`, as `name=number`.
     pub at_least: Vec<String>,
     /// If set, standard error is not compared, because it differs from run to run.
     pub any_stderr: bool,

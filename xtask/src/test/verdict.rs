@@ -7,7 +7,7 @@ pub enum Outcome {
     Passed,
     /// The check failed, for this reason.
     Failed(String),
-    /// The check could not run here, with the reason.
+    /// The check could not run on this machine. The field has the reason.
     Skipped(Skip),
 }
 
@@ -16,8 +16,8 @@ pub enum Outcome {
 pub struct Skip {
     /// The reason in a few words.
     pub why: String,
-    /// Whether the check may be skipped in continuous integration too, because hardware virtualisation or a tool cannot
-    /// be had there.
+    /// Whether continuous integration may skip the check too, because it has no hardware virtualisation or lacks a
+    /// tool.
     pub excepted: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the kernel's watchdog. Each test makes one thing hang on purpose. The log must name it correctly, and must
-//! report nothing else.
+//! Tests of the kernel's watchdog. Each test makes one thing hang on purpose. The log must name that thing correctly,
+//! and must report nothing else.
 //!
 //! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 

@@ -1,7 +1,7 @@
 //! `./quire trace`: shows events during a program's run: faults, map changes, shootdowns, paging, waits, and which
 //! thread ran on which CPU.
 //!
-//! A kernel that is built for it ([`build::traced_kernel`]) keeps the events in a part of the guest's memory. That
+//! A kernel that is built for tracing ([`build::traced_kernel`]) keeps the events in a part of the guest's memory. That
 //! memory is a file of this process, which is read when the machine has ended. The kernel sends nothing while it runs.
 //! So the events before a failure are still in that file, unless its room was full.
 

@@ -1,4 +1,4 @@
-//! The code that caused an event: addresses as names of functions.
+//! Finds the code that caused an event, and converts its addresses into names of functions.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::{
     profile::{Functions, KERNEL},
 };
 
-/// The beginnings of functions between an event and its cause: locks, the shootdown, the tracer. Such functions are
-/// skipped if another caller is known.
+/// The beginnings of the names of functions between an event and its cause: locks, the shootdown, the tracer. Such
+/// functions are skipped if another caller is known.
 const PLUMBING: &[&str] = &[
     "core::",
     "alloc::",
@@ -62,8 +62,8 @@ impl Sites {
                 _ => format!("{program}: {first:#x}"),
             };
         }
-        // The lookup subtracts 1. If a call is the last instruction of its function, the return address belongs to the
-        // next function.
+        // The lookup subtracts 1, because a return address belongs to the next function if the call is the last
+        // instruction of its function.
         let names = calls.iter().filter(|at| **at != 0).map(|at| self.kernel.at(at - 1));
         let mut reasons = names.clone().filter(|name| !PLUMBING.iter().any(|p| name.starts_with(p)));
         reasons.next().or(names.clone().next()).unwrap_or_default().to_owned()

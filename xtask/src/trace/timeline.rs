@@ -38,7 +38,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The sort of events with this name of a kind. An unknown kind counts as a map change.
+    /// The sort of the events whose kind has the name `kind`. An unknown kind counts as a map change.
     fn of(kind: &str) -> Sort {
         match kind {
             "call" => Sort::Call,

@@ -1,6 +1,6 @@
 //! The memory near each CPU: the SRAT (ACPI 6.4, 5.2.16).
 //!
-//! The firmware's numbers of proximity domains are arbitrary. Here domains are numbered from 0, in the order in which
+//! The firmware's numbers of proximity domains are arbitrary. This module numbers domains from 0, in the order in which
 //! the table first lists their memory. A CPU of a domain without memory belongs to domain 0.
 
 use super::{AcpiError, Physical, each_entry, listed, u32_at, u64_at};

@@ -1,10 +1,10 @@
 //! The devices without hardware: `null`, `zero`, `full`, `random`; and their directory.
 //!
-//! [`driver`] is the interface through which [`vfs`](crate::vfs) opens a device, so it is below `vfs` in the crate's
-//! order. [`port`] is a device for a line of bytes to the outside world.
+//! [`driver`] is the interface through which [`vfs`](crate::vfs) opens a device, so it uses nothing of `vfs`. [`port`]
+//! is a device for a line of bytes to the outside world.
 //!
-//! May use: [`vfs`](crate::vfs) and all below; [`driver`] and [`port`] only [`stream`](crate::stream).
-//! Owns: the numbers of the memory devices and of the terminals' nodes.
+//! May use: [`vfs`](crate::vfs) and all below; [`driver`] and [`port`] only [`stream`](crate::stream). Defines the
+//! numbers of the memory devices and of the terminals' nodes.
 
 pub(crate) mod driver;
 pub mod port;

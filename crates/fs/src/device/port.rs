@@ -61,9 +61,9 @@ pub trait Port: Send + Sync {
 /// A port as a device that passes all bytes unchanged.
 pub struct RawPort {
     port: Arc<dyn Port>,
-    /// Bytes that were taken from the port and did not fit the reader. Reads go through this kernel buffer, because a
-    /// call of a port does not wait but a copy to user memory may. One reader uses it at a time, so that no bytes are
-    /// lost between port and reader.
+    /// Bytes that were taken from the port and did not fit the reader. Reads go through this kernel buffer, because
+    /// calls of a port never wait, and a copy to user memory may wait. One reader uses this buffer at a time, so that
+    /// no bytes are lost between port and reader.
     rest: Mutex<Rest>,
 }
 
@@ -131,8 +131,8 @@ impl Stream for RawPort {
     }
 
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
-        // Bytes are taken from the program before the port has room for them, so the call keeps its stack while it
-        // waits.
+        // Bytes are taken from the program before the port has room for them, so the call keeps its kernel stack while
+        // it waits.
         let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 1024];

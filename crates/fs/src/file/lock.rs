@@ -1,9 +1,10 @@
 //! Advisory locks: on byte ranges (held by processes or open files), and on whole files (held by open files).
 //!
 //! Processes that wait for each other's ranges in a circle would wait for ever. So the process that would close the
-//! circle gets an error. A wait for a process is recorded in [`WAITS`] under the lock of its file, only as long as the
-//! conflicting range is held there. So recorded waits are true, and no false circle is found. As on Linux, a thread
-//! that waits for an open file's range does not record a process that takes a range beside it later.
+//! circle gets an error. A wait for a process is recorded in [`WAITS`], under the lock of the file with the conflicting
+//! range. The record exists only as long as that process holds the range. So recorded waits are true, and no false
+//! circle is found. A wait for an open file's range is not recorded. As on Linux, this stays so if a process locks a
+//! conflicting range during the wait.
 
 use crate::FsError;
 use crate::stream::io::Io;
@@ -68,7 +69,7 @@ impl Charge for () {
 }
 
 struct HeldLocks<C> {
-    /// Byte ranges. No two of one owner overlap.
+    /// Byte ranges. No two ranges of one owner overlap.
     records: Vec<Record>,
     /// Owners with ranges, each with the charge for its ranges.
     charges: Vec<(Owner, C)>,
@@ -121,7 +122,7 @@ impl<C: Charge> HeldLocks<C> {
     }
 
     /// Frees spare memory of the lists, because no user is charged for it. Empty lists keep their memory until a close
-    /// (`closing`), because mostly the next lock comes before that.
+    /// (`closing`), because mostly a new lock is made before that close.
     #[cold]
     fn shrink(&mut self, closing: bool) {
         shrink(&mut self.records, closing);
@@ -305,7 +306,8 @@ impl<C: Charge> RecordLocks<C> {
                 let there = held.ranges_of(wanted.owner);
                 held.settle(wanted.owner, there);
             }
-            // The first range of an owner frees no other range. But recorded waits must then be checked against it.
+            // The first range of an owner frees no other range. But recorded waits must be checked against the new
+            // range.
             notifies = there != 0 || held.waiting != 0;
             self.changed(&mut held, false);
             Some(Ok(()))
@@ -348,7 +350,8 @@ impl<C: Charge> RecordLocks<C> {
     }
 
     /// Locks the whole file for the open file `file`; waits as `io` allows. As on Linux, a lock of the other kind that
-    /// it holds is released first. So two sharers that both want the file exclusively do not wait for each other.
+    /// the open file holds is released first. So two open files with shared locks that both request an exclusive lock
+    /// do not wait for each other.
     pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
         let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
         let is_other = |r: &Record| r.owner == wanted.owner && r.exclusive != exclusive;
@@ -413,8 +416,8 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// Ends all range locks of the process `id`, as POSIX requires. Called when it has closed any descriptor of the
-    /// file.
+    /// Ends all range locks of the process `id`, as POSIX requires. Called when the process has closed any descriptor
+    /// of the file.
     pub fn release_process(&self, id: u64) {
         if !self.in_use.load(Ordering::Acquire) {
             return;
@@ -576,7 +579,7 @@ mod tests {
             let by_file = Record { owner: Owner::File(first_owner), ..record(last) };
             let io = Io { deadline: Some(quire_sync::hooks::now() + 20_000_000), ..Io::WAIT };
             assert_eq!(next(last).lock(by_file, &io), Err(FsError::WouldBlock));
-            // Each release ends the wait of the process before.
+            // Each release ends the wait of the process before it in the circle.
             files[last].release_process(first_owner + last as u64);
             for (i, waiter) in waiters.into_iter().enumerate().rev() {
                 waiter.join().unwrap().unwrap();

@@ -2,10 +2,10 @@
 //!
 //! [`lock`], [`seal`] and [`text`] restrict writers, mappings and programs, each by its own count or table. An inode
 //! contains them, so they use neither inodes nor names. [`lease`]s belong to inodes, and delay openers. File
-//! descriptors name [`open_file`]s, and an exec holds a [`program`]. Both are above the tree in the crate's order.
+//! descriptors name [`open_file`]s, and an exec holds a [`program`]. Both use the tree; the tree uses neither of them.
 //!
-//! May use: [`stream`](crate::stream); [`open_file`] and [`program`] also [`tree`](crate::tree). Owns: a lock of a
-//! range excludes the others that conflict; a file is never open for writing and executed at once; a seal stays.
+//! May use: [`stream`](crate::stream); [`open_file`] and [`program`] also [`tree`](crate::tree). Invariants: a lock of
+//! a range excludes all conflicting locks; a file is never open for writing and executed at once; a seal stays.
 
 pub mod lease;
 pub mod lock;

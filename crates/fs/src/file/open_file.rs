@@ -46,7 +46,7 @@ pub struct Listed<'a> {
     pub number: u64,
     /// The kind of the entry.
     pub kind: FileKind,
-    /// The cookie at which the listing continues after it.
+    /// The cookie at which the listing continues after this entry.
     pub next: u64,
 }
 
@@ -104,7 +104,7 @@ impl<H: Host> Drop for Counted<H> {
     }
 }
 
-/// All resources of a new open file. They are allocated before any change, so that a lack of them never requires
+/// All resources of a new open file. They are allocated before any change, so that a lack of a resource never requires
 /// undoing a change.
 pub(crate) struct Opening<H: Host> {
     room: Room<OpenFile<H>>,
@@ -145,7 +145,7 @@ impl<H: Host> OpenFile<H> {
     }
 
     /// Returns the attached state, or attaches the state that `make` returns if there is none. If two threads make a
-    /// state at once, both get the same one.
+    /// state at once, both get the state that was attached first.
     pub fn attach(
         &self,
         make: impl FnOnce() -> Result<Arc<H::Attached>, FsError>,
@@ -377,7 +377,7 @@ impl<H: Host> OpenFile<H> {
                 Whence::Data => object.next_data(page).filter(|at| at * (PAGE_SIZE as u64) < size),
                 _ => Some(object.next_hole(page)),
             };
-            // The end of a file counts as a hole, but no data follows the last data.
+            // The end of a file counts as a hole. A search for data behind the last data fails.
             to = to.max(found.ok_or(FsError::NoDevice)?.saturating_mul(PAGE_SIZE as u64)).min(size);
         }
         *position = to;
@@ -411,8 +411,8 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Fails with [`FsError::Io`] if a write of the file failed, by any caller, and this open file has not reported it
-    /// yet.
+    /// Fails with [`FsError::Io`] if a write of the file by any caller failed, and this open file has not reported that
+    /// failure yet.
     pub fn write_error(&self) -> Result<(), FsError> {
         match (self.regular(), &self.reported) {
             (Some(file), Some(reported)) => file.object.write_errors().report(reported).map_err(|_| FsError::Io),
@@ -538,7 +538,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// The operations that would not wait now. Most files are always ready for all.
+    /// The operations that would not wait now. Most files are always ready for all operations.
     pub fn ready(&self) -> Ready {
         match &self.body {
             Body::Stream(s) => Some(s.ready()),
@@ -549,7 +549,7 @@ impl<H: Host> OpenFile<H> {
         .unwrap_or(Ready::READ | Ready::WRITE)
     }
 
-    /// The readiness that announces changes of [`ready`](Self::ready), if those can change.
+    /// The readiness that announces changes of [`ready`](Self::ready), if the result of `ready` can change.
     pub fn readiness(&self) -> Option<&Readiness> {
         match &self.body {
             Body::Stream(s) => s.readiness(),

@@ -1,9 +1,9 @@
 //! Seals: marks that forbid a kind of change of a file in memory. Seals are added, never removed.
 //!
-//! A file is sealed against writing only while no mapping can store into it. One count decides that, as for programs
-//! ([`text`](crate::file::text)). Above zero, it is the number of shared mappings that may store, and of map operations
-//! that are about to make one. Below zero, no such mapping can be made. So if a seal and a mapping race, one of them is
-//! refused. Files that cannot be sealed have no count.
+//! A file is sealed against writing only while no mapping can store into it. One count decides this, as one count
+//! decides between writers and programs in [`text`](crate::file::text). Above zero, it is the number of shared mappings
+//! that may store, and of map operations that are about to make one. Below zero, no such mapping can be made. So if a
+//! seal and a mapping race, one of them is refused. Files that cannot be sealed have no count.
 
 use crate::FsError;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,8 +48,8 @@ impl Stores {
         self.1.store(true, Ordering::SeqCst);
     }
 
-    /// Begins a change of the file through a mapping that may store, by an operation that is not a store. Counts until
-    /// [`leave`](Self::leave). Returns false if seals forbid the change.
+    /// Begins a change of the file through a mapping that may store, by an operation that is not a store. The change is
+    /// counted until [`leave`](Self::leave). Returns false if seals forbid the change.
     pub fn begin_change(&self) -> bool {
         if self.enter().is_err() {
             return false;
@@ -80,7 +80,7 @@ impl Stores {
         debug_assert!(before > 0, "a count was removed that was not added");
     }
 
-    /// Denies mappings that may store from now on. Fails with [`FsError::Busy`] if there is one.
+    /// Denies mappings that may store from now on. Fails with [`FsError::Busy`] if such a mapping exists.
     pub fn deny(&self) -> Result<(), FsError> {
         let denied = self.0.compare_exchange(0, DENIED as u64, Ordering::AcqRel, Ordering::Relaxed);
         denied.map(drop).map_err(|_| FsError::Busy)
@@ -93,7 +93,7 @@ impl Stores {
 pub struct ToStore<'a>(&'a Stores);
 
 impl<'a> ToStore<'a> {
-    /// Announces such a mapping. Fails with [`FsError::NotPermitted`] if the file is sealed.
+    /// Announces a mapping that may store. Fails with [`FsError::NotPermitted`] if the file is sealed.
     pub(crate) fn announce(stores: &'a Stores) -> Result<Self, FsError> {
         stores.enter()?;
         Ok(ToStore(stores))

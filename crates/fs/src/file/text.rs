@@ -41,7 +41,8 @@ impl TextUse {
 
     /// The number of open files that may write.
     pub(crate) fn writers(&self) -> u64 {
-        // Sequentially consistent, like the check for leases by the openers of these files.
+        // Sequentially consistent: an opener for writing raises this count, and then checks for leases. The holder of a
+        // new lease counts the lease, and then reads this count. So at least one of the two sees the other.
         (self.0.load(Ordering::SeqCst) as i64).max(0) as u64
     }
 

@@ -5,8 +5,9 @@
 //! sleeping lock, held over one copy, because a reader and a writer may meet in a page. No spin lock is held over a
 //! copy, which may fault and sleep.
 //!
-//! The ring changes its size under both locks ([`resize`](PipeEnd::resize)). So the ring is stable for a reader or
-//! writer that holds its lock. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is allocated.
+//! The ring changes its size under both locks ([`resize`](PipeEnd::resize)). So the ring is stable for a reader that
+//! holds `reader`, and for a writer that holds `writer`. A ring of up to [`DEFAULT`] pages is part of the pipe; a
+//! larger one is allocated.
 //!
 //! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO
 //! then pays for a new ring.
@@ -27,16 +28,17 @@ use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_ful
 pub const DEFAULT: usize = 16;
 /// The size in bytes of the largest write that other writes do not interrupt.
 pub const ATOMIC: usize = PAGE_SIZE;
-/// How often in a row a writer waits for memory that other threads then take, before its write fails.
+/// A writer waits for free memory, and other threads may take that memory first. This is the number of such waits in a
+/// row before the write fails.
 const PATIENCE: u32 = 32;
 
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
     host: H,
-    /// The ring, if it is not allocated separately. A ring of fewer pages uses the first ones.
+    /// The ring, if it is not allocated separately. A smaller ring uses the first pages of this array.
     pages: [Slot<H>; DEFAULT],
-    /// The number of the ring's pages: a power of two. Changed under both locks, or under the writer's while no end is
-    /// open.
+    /// The number of the ring's pages: a power of two. Changed under both `reader` and `writer`, or under `writer`
+    /// alone while no end is open.
     size: AtomicUsize,
     /// Guards `read`: one reader copies at a time.
     reader: Mutex<Large<H>>,
@@ -52,7 +54,7 @@ pub struct Pipe<H: Host> {
     readers: AtomicUsize,
     writers: AtomicUsize,
     /// How often each side was opened. A thread that waits for the other end notices an end that was opened and closed
-    /// meanwhile.
+    /// during the wait.
     reader_opens: AtomicU64,
     writer_opens: AtomicU64,
     readiness: Readiness,
@@ -60,7 +62,7 @@ pub struct Pipe<H: Host> {
 
 /// A page of the ring.
 struct RingPage<H: Host> {
-    /// Allocated by the first writer that reaches it, kept until the pipe is freed or resized.
+    /// The first writer that reaches the page allocates it. The page stays until the pipe is freed or resized.
     page: Option<H::Page>,
     mark: Mark,
 }
@@ -84,8 +86,8 @@ struct Writing<H: Host> {
     charge: Option<H::PipeCharge>,
 }
 
-/// An end (or both ends) of a pipe, which closes when dropped. The alignment keeps other heap memory, which changes,
-/// off its cache line, because each use of a descriptor reads it.
+/// An end (or both ends) of a pipe, which closes when dropped. Each use of a descriptor reads this struct, so the
+/// alignment keeps other memory, which changes, off its cache line.
 #[repr(align(64))]
 pub struct PipeEnd<H: Host> {
     pipe: Arc<Pipe<H>>,
@@ -150,8 +152,8 @@ impl<H: Host> Pipe<H> {
         Ok(unsize!(room.fill(Self::opened(this, reads, writes)?)))
     }
 
-    /// Makes ends of a pipe whose charge is settled. Their memory is allocated first, because other threads see each
-    /// opening, so it cannot be undone.
+    /// Makes ends of a pipe whose charge is settled. The memory of the ends is allocated first, because other threads
+    /// see each opening, so an opening cannot be undone.
     fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
         let room = Room::try_new()?;
         this.count(reads, writes);
@@ -173,7 +175,8 @@ impl<H: Host> Pipe<H> {
             writer.charge = Some(charge);
             this.size.store(pages, Ordering::Release);
         }
-        // Counted under the lock, so that the last end to close does not return the charge meanwhile.
+        // Counted under the lock, so that the last end to close does not return the charge while this thread opens an
+        // end.
         this.count(reads, writes);
         drop(writer);
         Ok(Self::announced(this, reads, writes))
@@ -205,8 +208,8 @@ impl<H: Host> Pipe<H> {
         PipeEnd { pipe: this.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
     }
 
-    /// Opens ends of a FIFO. An opener of one side waits until the other side is open, or was opened meanwhile. A
-    /// nonblocking writer fails with [`FsError::NoDevice`] instead.
+    /// Opens ends of a FIFO. An opener of one side waits until the other side is open, or has been opened since the
+    /// call began. A nonblocking writer fails with [`FsError::NoDevice`] instead.
     pub fn open(this: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
         if writes && !reads && io.nonblock && this.readers.load(Ordering::Acquire) == 0 {
             return Err(FsError::NoDevice);
@@ -231,7 +234,7 @@ impl<H: Host> Pipe<H> {
         Ok(unsize!(room.fill(end)))
     }
 
-    /// Whether no end is open. If so, it stays true while the caller holds the writer's lock, under which ends are
+    /// Whether no end is open. If so, that stays true while the caller holds the writer's lock, under which ends are
     /// opened.
     fn is_closed(&self) -> bool {
         self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0
@@ -241,8 +244,8 @@ impl<H: Host> Pipe<H> {
     fn empty_if_closed(&self) {
         if self.is_closed() {
             let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
-            // A reader that opened meanwhile may lose bytes written before. A writer either has the lock or comes
-            // later.
+            // Another thread may have opened an end since the first check. Ends are opened under the writer's lock, so
+            // the result of this second check cannot change before the lock is released.
             if self.is_closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
                 self.gaps.store(0, Ordering::Release);
@@ -341,16 +344,18 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free. The read that ends this state
-        // wakes them, as on Linux. The check comes after the store of the new position, because writers continued
-        // during the copy. A writer that then found the ring full has read the position after its last write. So either
-        // it saw the new position, or its write is seen here.
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. As on Linux, the read after which
+        // at least ATOMIC bytes are free wakes these waiters. The check comes after the store of the new position,
+        // because writers continued during the copy. A writer that found the ring full had stored `written` for its
+        // last write, and then read this reader's position. This reader stores the position, fences, and then loads
+        // `written`. So either the writer saw the new position, or this reader sees the writer's last write.
         if !mutant(Mutant::RoomNoFence) {
             fence_full();
         }
         let written = if mutant(Mutant::RoomByFirstEnd) { end } else { self.written.load(Ordering::Acquire) };
         let makes_room = self.room(capacity, start, written) < ATOMIC && self.room(capacity, at, written) >= ATOMIC;
-        // The lock is released first, for the reason at the end of `put`.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(one);
         // A read can fail after it skipped only a gap. It then took no byte, but made room.
         if makes_room {
@@ -406,8 +411,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.written.store(at, Ordering::Release);
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(one);
         if done > 0 {
             self.readiness.notify();
@@ -431,7 +436,8 @@ impl<H: Host> Pipe<H> {
                 }
                 continue; // another reader was faster
             }
-            // The writers are checked first, because the last writer wrote before it closed.
+            // The number of writers is read before the bytes, because the last writer wrote before it closed. So a
+            // reader that finds no writer sees all bytes.
             let state = || {
                 let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
                 if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
@@ -462,7 +468,8 @@ impl<H: Host> Pipe<H> {
             let outcome = match put {
                 Ok(0) => {
                     let state = || (self.free() >= need || in_vain()).then_some(());
-                    // Written bytes cannot be taken back, so the rest of the call keeps its stack.
+                    // Written bytes cannot be taken back, so the rest of the call keeps its kernel stack while it
+                    // waits.
                     if done > 0 { self.readiness.wait(&io.on_stack(), state) } else { self.readiness.wait(io, state) }
                 }
                 Ok(n) => {

@@ -5,8 +5,8 @@
 //! next page are a *gap*. A [`Mark`] in the page gives the end of its bytes. Only pages with a packet or a gap are
 //! marked.
 //!
-//! A mark has its page's number, and a mark with another number is ignored. First, a stream's first and last bytes can
-//! lie in the same page of the ring. Second, a mark stays when the page is reused.
+//! A mark has its page's number, and a mark with another number is ignored. There are two reasons. First, a stream's
+//! first and last bytes can lie in the same page of the ring. Second, a mark stays when the page is reused.
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 
@@ -60,7 +60,7 @@ pub(super) struct Taken {
     pub bytes: usize,
     /// The number by which the reader's position advances.
     pub positions: usize,
-    /// Whether the read ends here.
+    /// Whether the read ends after these bytes.
     pub last: bool,
 }
 
@@ -80,7 +80,7 @@ impl<H: Host> Pipe<H> {
         let bytes = place.page.as_ref().ok_or(FsError::Io)?;
         let moved = if n == 0 { 0 } else { sink.put(&bytes[from..from + n])? };
         if packet && moved < n {
-            // A partly read packet stays whole in the ring.
+            // A packet of which the sink took only a part stays whole in the ring, for the next read.
             return Err(FsError::Fault);
         }
         if !packet && from + moved < len {
@@ -107,7 +107,8 @@ impl<H: Host> Pipe<H> {
         }
         if read == at {
             // The ring is empty, so both positions move to the next page. That leaves no gap; a small ring would have
-            // no room for a gap. The reader's position moves first, so that no thread sees bytes between them.
+            // no room for a gap. The reader's position moves first, so that no thread sees bytes between the two
+            // positions.
             at = at.next_multiple_of(PAGE_SIZE as u64);
             read = at;
             self.read.store(at, Ordering::Release);
@@ -137,7 +138,8 @@ impl<H: Host> Pipe<H> {
         }
         self.gaps.fetch_add((end - at) as usize - len, Ordering::AcqRel);
         self.written.store(end, Ordering::Release);
-        // The lock is released first, for the reason at the end of `put`.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(writer);
         self.readiness.notify();
         Ok(len)
@@ -147,8 +149,8 @@ impl<H: Host> Pipe<H> {
     /// the ring has no room for them.
     ///
     /// Both locks are held during the copy, for two reasons. Another writer's packet must not come between the stream
-    /// and this packet. If a reader took the whole stream meanwhile, the packet would stay alone, and the next packet
-    /// would join it.
+    /// and this packet. Also, no reader may take the whole stream during the copy. The packet's bytes would then be
+    /// left as a stream of their own, which the next packet would join.
     fn join(
         &self,
         source: &mut dyn Source,
@@ -170,7 +172,8 @@ impl<H: Host> Pipe<H> {
         }
         drop(slot);
         self.written.store(at + odd as u64, Ordering::Release);
-        // The locks are released first, for the reason at the end of `put`.
+        // The locks are released before the notification. A notified listener may drop the last reference to an end,
+        // and that drop acquires the reader's and the writer's lock.
         drop((writer, reader));
         self.readiness.notify();
         Ok(odd)

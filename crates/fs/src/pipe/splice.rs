@@ -51,7 +51,8 @@ impl<H: Host> PipeEnd<H> {
     pub fn wait_for_bytes(&self, io: &Io<'_>) -> Result<bool, FsError> {
         let pipe = &self.pipe;
         pipe.readiness.wait(io, || {
-            // The writers are checked first, because the last writer wrote before it closed.
+            // The number of writers is read before the bytes, because the last writer wrote before it closed. So a
+            // reader that finds no writer sees all bytes.
             let open = pipe.writers.load(Ordering::Acquire) > 0 && !self.closed.load(Ordering::Acquire);
             if pipe.filled() > 0 { Some(true) } else { (!open).then_some(false) }
         })
@@ -89,8 +90,8 @@ impl<H: Host> PipeEnd<H> {
         Ok(got)
     }
 
-    /// Passes bytes to `write`, and removes those that it accepts. `write` gets some of the bytes and returns how many
-    /// it accepted. Returns that number, or 0 if the pipe is empty.
+    /// Passes bytes of the pipe to `write`, and removes the bytes that `write` accepts. `write` gets some of the bytes
+    /// and returns how many it accepted. Returns that number, or 0 if the pipe is empty.
     pub fn give(
         &self,
         buffer: &mut [u8],
@@ -153,7 +154,8 @@ impl<H: Host> Pipe<H> {
         Ok(n)
     }
 
-    /// Adds bytes that [`reserve`](Self::reserve) made room for, under the same lock.
+    /// Adds bytes for which [`reserve`](Self::reserve) has made room. The caller has held the writer's lock since that
+    /// call.
     fn store(&self, large: &Large<H>, bytes: &[u8]) {
         let ring = self.ring(large);
         let mut at = self.written.load(Ordering::Relaxed);

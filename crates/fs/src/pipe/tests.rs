@@ -87,7 +87,7 @@ fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
     }
     let (r, w) = pipe();
     let (copying, looks) = (AtomicBool::new(false), Looks::default());
-    // The byte that is read is the last one of its page, which the copy locks. The writer fills the other pages.
+    // The reader copies the last byte of a page, and locks that page during the copy. The writer fills the other pages.
     write(&*w, &Io::NOW, &[0; PAGE_SIZE - 1]).unwrap();
     read(&*r, &Io::NOW, PAGE_SIZE - 1).unwrap();
     write(&*w, &Io::NOW, b"x").unwrap();
@@ -183,7 +183,8 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
             write(&*Pipe::open(&p, false, true, &io).unwrap(), &Io::WAIT, b"x")
         });
         looks.until(1);
-        // The test acts as if preempted right after the opening was announced: the writer has opened and closed.
+        // The listener delays the opening reader right after it has announced its opening, until the writer has opened
+        // and closed.
         struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
         impl crate::Listener for Late {
             fn changed(&self) {
@@ -352,7 +353,8 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));
     let last = [ends().unwrap(), ends().unwrap()];
     assert_eq!((left(), ends().err()), (0, Some(FsError::TooManyPipes)));
-    // A FIFO's first end is charged, and its last one returns the charge; the next is charged again.
+    // The first end of a FIFO is charged, and the close of its last end returns the charge. The next end is charged
+    // again.
     let fifo = Pipe::new(TestHost).unwrap();
     let open = || Pipe::open(&fifo, true, true, &Io::NOW);
     assert_eq!(open().err(), Some(FsError::OutOfMemory));
@@ -587,8 +589,8 @@ fn a_read_announces_room_once_and_only_where_a_write_fits() {
 
 #[test]
 fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
-    /// A source with a packet. While it is copied, a reader takes the stream before it, so that only the gap between
-    /// the two stays.
+    /// A source with a packet. While the packet is copied into the pipe, a reader takes the stream before the packet.
+    /// So only the gap between stream and packet stays.
     struct Late<'a>(&'a dyn Stream, usize);
     impl Source for Late<'_> {
         fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {

@@ -41,8 +41,8 @@ impl Io<'_> {
         most: u64::MAX,
     };
 
-    /// These options for a call that keeps its stack from now on. It has moved bytes, or waits at another object's
-    /// readiness.
+    /// These options for a call that keeps its stack from now on. Such a call has moved bytes, or waits at another
+    /// object's readiness.
     pub fn on_stack(self) -> Self {
         Io { park: None, ..self }
     }
@@ -53,7 +53,7 @@ impl Io<'_> {
         self.park.and_then(Park::earlier)
     }
 
-    /// These options, combined with the flags of the file: nonblocking, and with packets. A call that has slept
+    /// These options, combined with two flags of the file: nonblocking mode, and packets. A call that has slept
     /// continues to wait, even if another thread has made the file nonblocking since.
     pub fn of(self, flags: OpenFlags) -> Self {
         Io {

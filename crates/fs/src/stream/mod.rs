@@ -4,8 +4,8 @@
 //! [`readiness`] announces when a call would not wait. A call that waits may give up its stack by a [`park`]. [`flags`]
 //! are the modes of opening a file. [`event`] is the smallest stream, a counter.
 //!
-//! May use: errors, and nothing else of this crate.
-//! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
+//! May use: errors, and nothing else of this crate. Invariants: a change is announced after it is made, so that no
+//! wake-up is lost; bytes move with no spin lock held.
 
 pub mod event;
 pub(crate) mod flags;
@@ -44,6 +44,11 @@ pub trait Stream: Send + Sync {
     /// The number of bytes that could be read now, or an error if the stream does not know it.
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)
+    }
+    /// The kernel memory of the bytes that the stream holds, in bytes. When memory is exhausted, the choice of the
+    /// process to kill depends on this number. So an estimate suffices.
+    fn held(&self) -> usize {
+        self.queued().unwrap_or(0)
     }
     /// Whether calls with positions are allowed. The stream then ignores the positions, as `/dev/zero` does.
     fn seekable(&self) -> bool {

@@ -41,21 +41,23 @@ pub trait Listener: Send + Sync {
     /// Called when the stream has changed.
     fn changed(&self);
 
-    /// Whether the listener is exclusive. Exclusive listeners are notified in turn, until one of them wakes a thread.
+    /// Whether the listener is exclusive. Exclusive listeners are notified one after the other, until one of them wakes
+    /// a thread.
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// Whether the open file that the listener watches is closed. Then it is not notified any more, though the stream
-    /// may still exist.
+    /// Whether the open file that the listener watches is closed. Then the listener is not notified any more, though
+    /// the stream may still exist.
     fn is_closed(&self) -> bool {
         false
     }
 
-    /// Called after the listener was dropped as [closed](Self::is_closed), under the same conditions as `changed`.
+    /// Called after the readiness has removed the listener, because its open file is [closed](Self::is_closed). Like
+    /// `changed`, it is called from threads with no lock held.
     fn closed(&self) {}
 
-    /// The listener itself, if others may look at it ([`Readiness::visit`]).
+    /// The listener itself, if other code may look at it ([`Readiness::visit`]).
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
@@ -87,7 +89,8 @@ type Listeners = Arc<Listening>;
 /// The threads and listeners that wait for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
-    /// Copied at a change while a thread reads it, so that listeners are notified without the lock.
+    /// A thread that changes this list while another thread reads it makes a copy. So a thread can notify the listeners
+    /// without the lock.
     listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
@@ -132,8 +135,9 @@ impl Readiness {
         slept
     }
 
-    /// Sleeps until `ready` returns a value, as `io` allows. A stream that waits at another object's readiness does so
-    /// [on the stack](Io::on_stack), because that object may be gone before the thread wakes.
+    /// Sleeps until `ready` returns a value, as `io` allows. A call that waits at another object's readiness keeps its
+    /// [kernel stack](Io::on_stack), which has the reference to that object. Otherwise the object could be freed before
+    /// the thread wakes.
     pub fn wait<R>(&self, io: &Io<'_>, ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
         self.wait_in(0, io, ready)
     }
@@ -192,7 +196,7 @@ impl Readiness {
                     all.try_push(ListenerEntry::new(listener))?;
                     None
                 }
-                // There is no listener yet, or another thread is notifying the listed ones. So the list is copied.
+                // There is no listener yet, or another thread is notifying the listed listeners. So the list is copied.
                 _ => {
                     let (room, mut all) = copy(slot.as_ref(), 1)?;
                     all.push_reserved(ListenerEntry::new(listener));
@@ -234,8 +238,8 @@ impl Readiness {
         drop((gone, empty));
     }
 
-    /// Drops the listeners that are [closed](Listener::is_closed), and notifies them. Called like
-    /// [`notify`](Self::notify).
+    /// Drops the listeners that are [closed](Listener::is_closed), and notifies them. Like [`notify`](Self::notify),
+    /// called from threads with no spin lock held.
     pub fn drop_closed(&self) {
         while self.listening.load(Ordering::Acquire) != 0 {
             let closed = |place: &&ListenerEntry| !place.gone.load(Ordering::Relaxed) && place.listener.is_closed();
@@ -253,14 +257,15 @@ impl Readiness {
         self.listening.load(Ordering::Acquire)
     }
 
-    /// Calls `f` with each listener, up to the first error. Called like [`notify`](Self::notify).
+    /// Calls `f` with each listener, up to the first error. Like [`notify`](Self::notify), called from threads with no
+    /// spin lock held.
     pub fn visit<E>(&self, mut f: impl FnMut(&dyn Listener) -> Result<(), E>) -> Result<(), E> {
         let Some(all) = self.listeners.lock().clone() else { return Ok(()) };
         let mut listening = all.iter().filter(|place| !place.gone.load(Ordering::Acquire));
         let visited = listening.try_for_each(|place| f(&*place.listener));
         drop(listening);
         drop(all);
-        // An entry that was removed meanwhile is dropped here.
+        // An entry that was removed during the visit is dropped now.
         while self.sweep() {}
         visited
     }
@@ -289,8 +294,8 @@ fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listen
 
 /// The listener of a thread that waits for any of many streams.
 pub struct Poller {
-    /// `None` after the wait, because a stream may still notify when the thread has exited. Locked while the thread is
-    /// woken.
+    /// `None` after the wait, because a stream may still notify when the thread has exited. A notifier holds the lock
+    /// while it wakes the thread.
     thread: SpinLock<Option<ThreadHandle>>,
     changed: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! The destinations and sources of bytes, mostly user memory. Both may sleep.
+//! The destinations and sources of bytes, mostly user memory. The methods of both may sleep.
 
 use crate::FsError;
 
@@ -7,9 +7,10 @@ pub trait Sink {
     /// Takes bytes from the front of `bytes` and returns their number. If it takes fewer than all, or fails, it can
     /// take no more, because its memory ends or faults.
     fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError>;
-    /// The number of bytes that it can still take, unless its memory ends before.
+    /// The number of bytes that the sink can still take, unless its memory ends before.
     fn room(&self) -> usize;
-    /// Whether its owner must end, and needs no bytes any more. A long search for bytes asks now and then.
+    /// Whether the owner of the sink must exit, and needs no bytes any more. A long search for bytes calls this from
+    /// time to time.
     fn is_over(&self) -> bool {
         false
     }

@@ -51,7 +51,8 @@ pub trait Processes: Send + Sync {
 
 struct State {
     settings: Settings,
-    /// The settings that no program may change: the bits and characters that are set here. `None` if all may change.
+    /// The settings that no program may change: the bits and characters that are set in this value. `None` if all may
+    /// change.
     locked: Option<Settings>,
     editor: Editor,
     size: Size,
@@ -70,11 +71,11 @@ pub struct Terminal {
     state: SpinLock<State>,
     /// Held by the thread that moves bytes from the port, so that the bytes stay in order.
     pumping: Mutex<()>,
-    /// Whether something changed since a thread began to pump.
+    /// Whether something changed since a thread began to pump, that is, to move bytes between the port and the editor.
     unpumped: AtomicBool,
     /// Held by the reader that takes a line.
     reading: Mutex<()>,
-    /// Held by a writer while it takes bytes from its program, because it has found room for these bytes.
+    /// Held by a writer from its check for room until it has sent the bytes, so that no other writer uses that room.
     writing: Mutex<()>,
     readiness: Readiness,
 }
@@ -118,7 +119,7 @@ impl Terminal {
     }
 
     /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread is pumping, that thread
-    /// pumps again instead. The pump can re-enter: waking the peer may drop it, and its drop pumps.
+    /// pumps again instead. A pump may call itself again: waking the peer may drop the peer, and that drop pumps too.
     fn pump(&self) {
         self.unpumped.store(true, Ordering::Release);
         while self.unpumped.load(Ordering::Acquire) {
@@ -351,7 +352,8 @@ impl Terminal {
     }
 
     fn read_line(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<Option<usize>, FsError> {
-        // The end is checked before the editor. If it is reached, the editor has all bytes that came before it.
+        // The end is checked before the editor. If the end is reached, the editor has all bytes that came before the
+        // end.
         let end = self.port.at_end();
         {
             let state = self.state.lock();
@@ -438,7 +440,7 @@ impl Stream for Terminal {
         if sink.room() == 0 {
             return Ok(0);
         }
-        // As on Linux, a call is checked only once.
+        // As on Linux, a call checks the foreground group only once, not again after a sleep.
         if io.earlier().is_none() {
             self.check(false)?;
         }
@@ -469,8 +471,8 @@ impl Stream for Terminal {
         if self.settings().local.contains(Local::STOP_BACKGROUND) {
             self.check(true)?;
         }
-        // The call keeps its stack, for two reasons. It waits at the readiness of the port, which is another object.
-        // Also, bytes are taken from the program before they are sent.
+        // The call keeps its kernel stack while it waits, for two reasons. It waits at the readiness of the port, which
+        // is another object. Also, bytes are taken from the program before they are sent.
         let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 256];
@@ -488,7 +490,8 @@ impl Stream for Terminal {
                 Err(_) if done > 0 => return Ok(done),
                 Err(e) => return Err(e),
             }
-            // If the port does not know its room, a write to it may wait, and must not wait under this lock.
+            // A write to a port that does not know its room may wait, and no thread may wait under `writing`. So the
+            // lock is not acquired for such a port.
             let _one = (self.port.room() != usize::MAX).then(|| self.writing.lock());
             // Output processing may turn each byte into two. All bytes that are taken from the program must be sent.
             let want = source.left().min(bytes.len()).min(self.port.room() / 2);
@@ -512,7 +515,7 @@ impl Stream for Terminal {
                     len += k;
                 }
             }
-            // The bytes are taken from the program, so all of them are sent. Only a signal ends that early.
+            // The bytes are taken from the program, so all of them are sent. Only a signal ends the sending early.
             let (_, outcome) = write_all(&*self.port, &Io { nonblock: false, deadline: None, ..*io }, &out[..len]);
             done += n;
             if outcome.is_err() {

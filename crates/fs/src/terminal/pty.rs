@@ -1,8 +1,9 @@
 //! Pseudo-terminals: terminals whose port leads to another program, the holder of the master.
 //!
-//! A [`Cable`] is the port. Bytes that the master writes are typed at the terminal, and bytes that the terminal sends
-//! are read from the master. The terminal and its settings last as long as the pair, whether or not a slave is open.
-//! When the master closes, the terminal is hung up for ever: its readers and writers get [`FsError::Io`].
+//! The port is a [`Cable`]: a buffer for each direction between the master and the terminal. Bytes that the master
+//! writes are typed at the terminal, and bytes that the terminal sends are read from the master. The terminal and its
+//! settings last as long as the pair, whether or not a slave is open. When the master closes, the terminal is hung up
+//! for ever: its readers and writers get [`FsError::Io`].
 
 use super::{Processes, Settings, Size, Terminal};
 use crate::FsError;
@@ -17,7 +18,8 @@ use quire_sync::{Mutex, Rank, SpinLock};
 
 /// The most bytes in transit in each direction.
 const CABLE: usize = 4096;
-/// The bytes that the terminal may send beyond that. Writers and the echo each check for room before they send a step.
+/// The number of bytes that the terminal may send beyond [`CABLE`]. Writers and the echo each check for room before
+/// they send a step.
 const SLACK: usize = 4 * STEP;
 /// The number of bytes that move in one step.
 const STEP: usize = 256;
@@ -58,7 +60,7 @@ struct State {
     packets: Option<Packet>,
 }
 
-/// The port between the two ends.
+/// The port between the terminal and the master.
 struct Cable {
     state: SpinLock<State>,
     /// Announces changes to the master's holders.
@@ -173,12 +175,13 @@ impl Port for Cable {
 pub struct Pty {
     terminal: Arc<Terminal>,
     cable: Arc<Cable>,
-    /// Held by a writer of the master, so that the room that it found stays.
+    /// Held by a writer of the master, so that no other writer uses the room that it has found.
     writing: Mutex<()>,
 }
 
 impl Pty {
-    /// A locked pair. `number` is the caller's number of the terminal. The terminal drops `processes` with the pair.
+    /// A pair of a master and a terminal, which is locked: no slave can be opened yet. `number` is the caller's number
+    /// of the terminal. The terminal drops `processes` with the pair.
     pub fn new(processes: Arc<dyn Processes>, settings: Settings, number: u64) -> Result<Arc<Self>, FsError> {
         let cable = Cable::new()?;
         let terminal = Terminal::new(unsize!(cable.clone()), processes, Size::default(), number)?;
@@ -433,7 +436,7 @@ impl Stream for Slave {
     }
 
     fn as_any(&self) -> &dyn Any {
-        // Requests to the slave are the same as those to a console, so this is the terminal.
+        // The slave accepts the same requests (`ioctl`) as a console, so this returns the terminal.
         &*self.pty.terminal
     }
 }

@@ -77,7 +77,8 @@ pub struct Characters {
     pub literal_next: u8,
     /// In noncanonical mode: the number of bytes that a read waits for.
     pub min: u8,
-    /// In noncanonical mode: the tenths of a second that a read waits for these bytes, or for the next one.
+    /// In noncanonical mode: the time that a read waits, in tenths of a second. If `min` is 0, this is the time for the
+    /// first byte. Otherwise it is the time between two bytes.
     pub time: u8,
 }
 

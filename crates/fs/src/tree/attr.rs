@@ -50,7 +50,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Whether writes to such a file change the file system.
+    /// Whether writes to a file of this kind change the file system.
     pub(crate) fn takes_changes(self) -> bool {
         matches!(self, FileKind::Regular | FileKind::Directory | FileKind::Symlink)
     }
@@ -94,10 +94,11 @@ impl Attr {
         [mode | linkable | links << 32, owners, a, m, c, b, an | mn << 32, cn | bn << 32]
     }
 
-    /// Adds a store through a mapping at time `at`. A later change of the contents has replaced both times.
+    /// Adds a store through a mapping at time `at`. If the contents were changed after `at`, that change has set both
+    /// times, and this call changes nothing.
     pub(super) fn add_store(&mut self, at: Timestamp) {
-        // An explicit time of modification may lie in the future. A store later than `changed` came after it, and
-        // replaces it.
+        // An explicit time of modification may lie in the future. A store later than `changed` came after that time was
+        // set, and replaces it.
         if at > self.modified || at > self.changed {
             self.modified = at;
             self.changed = self.changed.max(at);

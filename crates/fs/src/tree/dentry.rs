@@ -17,8 +17,8 @@ use quire_sync::{Rank, SpinLock};
 ///
 /// Guards: `place` has its own lock. It changes only under the locks of the name's old and new directories.
 ///
-/// Aligned, so that the reference count is on the cache line before. Openers and closers of the file write that count;
-/// readers of the file do not access it.
+/// The alignment puts the reference count on the cache line before this struct. Openers and closers of the file write
+/// that count; readers of the file do not access it.
 #[repr(align(64))]
 pub struct Dentry<H: Host> {
     /// The name's inode.
@@ -26,14 +26,14 @@ pub struct Dentry<H: Host> {
     place: SpinLock<DentryPlace<H>>,
     /// Whether this is the root of a mount, which cannot be renamed or removed.
     pub(crate) mounted: bool,
-    /// The number of bind mounts that show a mount at this dentry. Changed under the directory's lock.
+    /// The number of bind mounts that show a mount at this dentry. Changed under the lock of this dentry's directory.
     covers: AtomicU32,
-    /// For a view through a bind mount: the way to the seen dentry.
+    /// For a view through a bind mount: that mount, and the dentry that the view shows (the *seen* dentry).
     through: Option<Box<Through<H>>>,
 }
 
 struct DentryPlace<H: Host> {
-    /// The directory that it is in, or was in last; `None` for the root of the tree and for nameless files.
+    /// The directory that the dentry is in, or was in last; `None` for the root of the tree and for nameless files.
     parent: Option<Arc<Dentry<H>>>,
     name: Arc<[u8]>,
     /// Whether the parent lists this name.
@@ -57,7 +57,7 @@ impl<H: Host> Dentry<H> {
         Self::with(None, Arc::try_copy(b"")?, inode, true, true)
     }
 
-    /// A name under `parent`, which lists it (or is about to).
+    /// A dentry called `name` in the directory `parent`, which lists the dentry or is about to.
     pub(crate) fn child(
         parent: &Arc<Dentry<H>>,
         name: Arc<[u8]>,
@@ -79,8 +79,8 @@ impl<H: Host> Dentry<H> {
         Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
     }
 
-    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not cached: the next lookup
-    /// makes another.
+    /// A dentry for `entry`, called `name`, in the generated directory `parent`. The dentry is not cached: the next
+    /// lookup makes another dentry.
     pub(crate) fn for_generated(
         host: &H,
         parent: &Arc<Dentry<H>>,
@@ -106,7 +106,8 @@ impl<H: Host> Dentry<H> {
         Ok(Arc::try_new(Dentry { inode, place, mounted, covers: AtomicU32::new(0), through })?)
     }
 
-    /// Returns `dentry` as it is seen from its directory `from`: a view if `from` is a view.
+    /// Returns `dentry` as it is seen from its directory `from`. If `from` is a view through a bind mount, the result
+    /// is one too.
     pub(crate) fn seen_from(from: &Dentry<H>, dentry: Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
         match &from.through {
             Some(through) => Dentry::view(&through.bind, dentry),
@@ -119,12 +120,12 @@ impl<H: Host> Dentry<H> {
         self.through.is_some()
     }
 
-    /// The way to the seen dentry, if this is a view.
+    /// The bind mount and the dentry that it shows, if this dentry is a view through a bind mount.
     pub(crate) fn through(&self) -> Option<&Through<H>> {
         self.through.as_deref()
     }
 
-    /// The seen dentry of a view, or the dentry itself if it is no view.
+    /// The dentry that this view through a bind mount shows, or this dentry itself if it is no view.
     pub(crate) fn seen(this: &Arc<Self>) -> &Arc<Dentry<H>> {
         this.through.as_ref().map_or(this, |through| &through.dentry)
     }
@@ -198,14 +199,14 @@ impl<H: Host> Dentry<H> {
         place.listed && place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, directory))
     }
 
-    /// The directory that it is in. Fails with [`FsError::NotFound`] for a view of a directory that has left the bind
-    /// mount's source.
+    /// The directory that the dentry is in. Fails with [`FsError::NotFound`] for a view of a directory that has left
+    /// the bind mount's source.
     pub fn parent(this: &Arc<Self>) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         let Some(Through { bind, dentry }) = this.through() else { return Ok(this.directory()) };
         let up = Spot::of(this).up().map(|(up, _, _)| up);
         let is_top = Arc::ptr_eq(dentry, &bind.source);
-        // The directory that was found must be in the source, because the seen dentry may leave the source at any
-        // moment.
+        // Another thread may move the seen dentry out of the source at any moment. So check that the found directory is
+        // still in the source.
         if !is_top && !up.as_ref().is_some_and(|up| Dentry::is_below(&up.dentry, &bind.source)) {
             return Err(FsError::NotFound);
         }
@@ -215,7 +216,8 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// The root of the file system, for a dentry that is no view; `None` if it has none.
+    /// The root of the mount that the dentry is in, for a dentry that is no view through a bind mount. `None` if it is
+    /// in no mount.
     pub(crate) fn top(this: &Arc<Self>) -> Option<Arc<Dentry<H>>> {
         let mut at = this.clone();
         while !at.mounted {
@@ -224,7 +226,7 @@ impl<H: Host> Dentry<H> {
         Some(at)
     }
 
-    /// The directory of a dentry that is no view.
+    /// The directory of a dentry that is no view through a bind mount.
     pub(crate) fn directory(&self) -> Option<Arc<Dentry<H>>> {
         self.place.lock().parent.clone()
     }
@@ -258,7 +260,8 @@ impl<H: Host> Dentry<H> {
         self.place.lock().listed = false;
     }
 
-    /// Moves the name. The caller holds the locks of both directories, and drops the returned old parent after them.
+    /// Moves the name. The caller holds the locks of both directories, and drops the returned old parent after it has
+    /// released these locks.
     pub(crate) fn place_at(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         let parent = Some(parent.clone());
         let mut place = self.place.lock();
@@ -266,7 +269,8 @@ impl<H: Host> Dentry<H> {
         core::mem::replace(&mut place.parent, parent)
     }
 
-    /// Moves the root of a mount. The caller holds `Vfs::moving`, and drops the returned directory later.
+    /// Moves the root of a mount to the name `name` in `parent`. The caller holds `Vfs::moving`. Returns the old
+    /// directory, so that the caller drops this reference with no spin lock held.
     pub(crate) fn move_to(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         match &self.through {
             Some(through) => {
@@ -294,13 +298,14 @@ impl<H: Host> Dentry<H> {
         false
     }
 
-    /// The path from `root`, or from the root of the tree if it is not below `root`. Also returns whether that name
-    /// still exists. The path of a nameless file is its label.
+    /// The path from `root`, or from the root of the tree if the dentry is not below `root`. Also returns whether that
+    /// name still exists. The path of a nameless file is its label.
     pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }
 
-    /// The path and its existence as [`path`](Self::path) returns them, and whether it is `root` or below it.
+    /// The path and its existence as [`path`](Self::path) returns them, and whether the dentry is `root` or below
+    /// `root`.
     pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
         // All processes share the root, so this case avoids counting a reference to it.
         if Self::same(this, root) {
@@ -380,14 +385,15 @@ impl<H: Host> Dentry<H> {
 type PlaceOf<H> = (Option<Arc<Dentry<H>>>, Arc<[u8]>, bool);
 
 impl<H: Host> Dentry<H> {
-    /// The place of a dentry that is no view.
+    /// The place of a dentry that is no view through a bind mount.
     fn place(&self) -> PlaceOf<H> {
         let place = self.place.lock();
         (place.parent.clone(), place.name.clone(), place.listed)
     }
 }
 
-/// A place in the tree. For a view, unlike a dentry, it needs no allocation.
+/// A place in the tree: a dentry, and perhaps the bind mount through which it is seen. Unlike a view, a spot needs no
+/// allocation.
 struct Spot<H: Host> {
     bind: Option<Arc<Bind<H>>>,
     /// The dentry, which is no view.
@@ -444,8 +450,8 @@ fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
 }
 
 impl<H: Host> Drop for Dentry<H> {
-    /// Drops a long chain of parents in a loop. Otherwise a deep tree that was removed under a working directory would
-    /// recurse as deeply.
+    /// Drops a long chain of parents in a loop. Otherwise the drop of a dentry deep in a removed tree would recurse
+    /// once for each ancestor.
     fn drop(&mut self) {
         let mut up = self.place.get_mut().parent.take();
         while let Some(mut last) = up.and_then(Arc::into_inner) {

@@ -42,7 +42,7 @@ pub struct RegularFile<H: Host> {
 pub struct Writing {
     /// Serialises writes and truncations, so that appends do not overwrite each other.
     lock: Mutex<()>,
-    /// The bits of [`Seals`]. Written under the lock, so that a write and a seal are serialised.
+    /// The bits of [`Seals`]. They change under `lock`, so that a write and a new seal are serialised.
     seals: AtomicU32,
     /// On the second cache line, so that writers and openers of the file share no line.
     pub(crate) text: TextUse,
@@ -59,7 +59,7 @@ impl Writing {
         self.lock.lock()
     }
 
-    /// The file's seals. Those that concern writes and truncations change under the lock.
+    /// The file's seals. The seals that concern writes and truncations change under `Writing::lock`.
     pub(crate) fn seals(&self) -> Seals {
         Seals::from_bits_truncate(self.seals.load(Ordering::Acquire))
     }
@@ -119,7 +119,7 @@ pub struct Inode<H: Host> {
     attr: Attributes,
 }
 
-/// The attributes as [`Attr::words`]. Aligned, because each write to the file stores its time here.
+/// The attributes as [`Attr::words`]. Aligned, because each write to the file stores its time in these words.
 #[repr(align(64))]
 struct Attributes(Sequenced<8>);
 
@@ -144,7 +144,7 @@ impl<H: Host> Inode<H> {
         let admitted = system.admit(host.epoch())?;
         let ident = Ident { device: system.device, number: system.number() };
         let node = node(ident)?;
-        // From here on the inode itself is counted, until it is dropped.
+        // From here on no step can fail. So the count stays raised until the inode is dropped.
         admitted.keep();
         Ok(room.fill(Self::with(ident, node, attr, host.realtime(), system)))
     }
@@ -224,16 +224,17 @@ impl<H: Host> Inode<H> {
     /// The inode's present attributes, with the time of the last store through a mapping. That time comes from the
     /// object, because stores do not write the attribute words.
     pub fn attr(&self) -> Attr {
-        // The stores are read first, because an explicit time is written before it makes the object forget the stores
-        // that it replaces.
+        // The stores are read before the attribute words. A caller that sets an explicit time writes the words first,
+        // and then makes the object forget the stores that this time replaces. So the result has the stores or the
+        // explicit time.
         let stored = self.stored();
         let mut attr = Attr::of_words(self.attr.0.read());
         stored.inspect(|at| attr.add_store(*at));
         attr
     }
 
-    /// Its attributes without the time of stores through mappings, for which [`attr`](Self::attr) visits the file's
-    /// whole index. Owner, mode and links are the same.
+    /// The inode's attributes without the time of stores through mappings, for which [`attr`](Self::attr) visits the
+    /// file's whole index. Owner, mode and links are those that `attr` returns.
     pub fn fixed_attr(&self) -> Attr {
         Attr::of_words(self.attr.0.read())
     }
@@ -259,9 +260,9 @@ impl<H: Host> Inode<H> {
     pub fn change_or<R, E>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> Result<R, E>) -> Result<R, E> {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
-            // The time of modification is explicit and lies in the future. A store since then is added now, because
-            // after this change it is earlier than both times. This visits all leaves of the file's index, but files
-            // from the future are rare.
+            // The time of modification was set explicitly and lies in the future. A store through a mapping after that
+            // is added now. After this change the store would be earlier than both times, and so would be ignored.
+            // `stored` visits all leaves of the file's index, but files from the future are rare.
             if attr.modified > now {
                 self.stored().inspect(|at| attr.add_store(*at));
             }
@@ -276,7 +277,8 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Stores the time of a change of the contents. It replaces both times, so earlier stores need not be read.
+    /// Stores the time of a change of the contents. This time replaces the times of modification and of change, so
+    /// earlier stores through mappings need not be read.
     pub fn touch(&self, now: Timestamp) {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
@@ -319,8 +321,8 @@ impl<H: Host> Inode<H> {
         if writing.seals().contains(Seals::SEAL) {
             return Err(FsError::NotPermitted);
         }
-        // The seals are added under the lock of the attributes, so that the mode does not change meanwhile. A file
-        // sealed as executable is sealed against writes too.
+        // The seals are added under the lock of the attributes, so that the mode does not change at the same time. A
+        // file sealed as executable is sealed against writes too.
         self.attr.0.update(|words| {
             let runs = seals.contains(Seals::EXEC) && Attr::of_words(*words).mode & EXECUTE != 0;
             let implied = if runs { Seals::SHRINK | Seals::GROW | Seals::WRITES } else { Seals::empty() };
@@ -385,9 +387,9 @@ impl<H: Host> Inode<H> {
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
 
-    /// Clears the set-id bits before a change of the contents, unless the caller may `keep` them, because a set-id
-    /// program must be its owner's work. The group's bit stays if the group may not execute the file, because the bit
-    /// then has another meaning.
+    /// Clears the set-id bits before a change of the contents, because otherwise the writer's code would run with the
+    /// rights of the program's owner. If the caller may `keep` the bits, they stay. The group's bit stays if the group
+    /// may not execute the file, because the bit then has another meaning.
     pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
         const EITHER: u16 = 0o6000;
         // Mostly no bit is set, and then this call writes nothing.

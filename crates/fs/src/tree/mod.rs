@@ -5,8 +5,8 @@
 //! make [generated](inode::generated) files when they are looked up. A bind mount shows dentries at a second place.
 //!
 //! May use: [`stream`](crate::stream), [`pipe`](crate::pipe), the [`host`](crate::host), and locks, seals and counts of
-//! [`file`](crate::file). Paths and permissions are above, in [`vfs`](crate::vfs). Owns: an inode is counted while it
-//! exists; both listings of a directory have the same entries; a dentry refers to its parent.
+//! [`file`](crate::file). Paths and permissions are above, in [`vfs`](crate::vfs). Invariants: an inode is counted
+//! while it exists; both listings of a directory have the same entries; a dentry refers to its parent.
 
 pub(crate) mod attr;
 pub mod dentry;

@@ -44,7 +44,8 @@ const UNCHANGING: u8 = 1 << 7;
 /// The file system of an inode. It is mounted, or internal to the machine, and never freed.
 ///
 /// Each processor counts inodes and pages, and numbers inodes, for itself. So threads that make, remove or write
-/// different files at the same time share no cache line. The limits are exact nevertheless.
+/// different files at the same time share no cache line. The limits are exact, although each processor counts for
+/// itself.
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,
@@ -64,7 +65,8 @@ pub struct FileSystem {
     leases: AtomicUsize,
     /// The number of its first mount; 0 if it never had a mount.
     mount: AtomicU64,
-    /// The number of bind mounts that show it. Written under the lock of all changes of mounts.
+    /// The number of bind mounts that show this file system. It changes under the lock that serialises all changes of
+    /// mounts.
     binds: AtomicUsize,
 }
 
@@ -118,7 +120,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets the limits of those resources that it counts. `None` means no limit.
+    /// Sets the limits of the resources that the file system counts. `None` means no limit.
     pub fn set_limits(&self, limits: Limits) {
         for (quota, limit) in [(self.inodes, limits.inodes), (self.pages, limits.pages)] {
             if let Some(quota) = quota {
@@ -188,8 +190,9 @@ impl FileSystem {
         self.watches.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether one of its inodes has a lease. An opener for writing counts itself before it reads this. The holder of a
-    /// new lease checks for such openers afterwards.
+    /// Whether an inode of the file system has a lease. An opener for writing counts itself before it calls this. The
+    /// holder of a new lease counts the lease before it reads the number of such openers. So at least one of the two
+    /// sees the other.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         self.leases.load(Ordering::SeqCst) != 0

@@ -60,8 +60,8 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes the times of last access and modification, if given. Only the owner may set `explicit` times. The
-    /// current time also needs only permission to write.
+    /// Changes the times of last access and modification, if given. Only the owner may set `explicit` times. For the
+    /// current time, the permission to write also suffices.
     pub fn set_times(
         &self,
         caller: &FileCredentials,

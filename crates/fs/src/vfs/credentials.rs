@@ -126,9 +126,10 @@ impl FileCredentials {
 }
 
 impl FileCredentials {
-    /// Checks that `self` may give `inode` another name. Its owner may. A caller that may read and write a regular file
-    /// without set-id bits also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
-    /// set-id program would keep the program after its owner removes it for a fix.
+    /// Checks that `self` may give `inode` another name. The inode's owner may. A caller that may read and write a
+    /// regular file without set-id bits also may. (Linux's `fs.protected_hardlinks`, as distributions set it.)
+    /// Otherwise any user could make a new name of a set-id program, and so keep a faulty version after its owner has
+    /// removed it.
     pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
         let attr = inode.fixed_attr();
         let plain = inode.kind() == FileKind::Regular && without_set_ids(attr.mode) == attr.mode;
@@ -136,8 +137,8 @@ impl FileCredentials {
         if may { Ok(()) } else { Err(FsError::NotPermitted) }
     }
 
-    /// Checks that `self` may follow `link` of `directory` at the end of a path. It may not if any user could have made
-    /// the link there. (Linux's `fs.protected_symlinks`.)
+    /// Checks that `self` may follow `link` of `directory` at the end of a path. `self` may not if any user could have
+    /// made the link in that directory. (Linux's `fs.protected_symlinks`.)
     pub(crate) fn may_follow<H: Host>(&self, directory: &Inode<H>, link: &Inode<H>) -> Result<(), FsError> {
         const SHARED_STICKY: u16 = 0o1002;
         let (directory, link) = (directory.rights(), link.rights());

@@ -54,7 +54,7 @@ impl<H: Host> Vfs<H> {
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system()).map_err(|e| match content {
-            // The error is the same as in a directory that cannot make files.
+            // Directories in which no file can be made return this error too.
             Create::File => FsError::Denied,
             _ => e,
         })?;
@@ -224,8 +224,8 @@ impl<H: Host> Vfs<H> {
         removed.0.inode.lose_name(now);
         found.parent.inode.touch(now);
         removed.0.inode_happened(Happening::ATTRIBUTES);
-        // If this was the last use of the inode, its watchers are notified of its end first. Then only the caller, the
-        // entry and this function refer to the name, and no other name leads to the inode.
+        // If this was the last use of the inode, its watchers are notified of its end first. It was the last use if
+        // only the caller, the entry and this function refer to the dentry, and no other name leads to the inode.
         let uses = 2 + usize::from(found.target.is_some());
         let inode = &removed.0.inode;
         if Arc::strong_count(&removed.0) == uses && Arc::strong_count(inode) == 1 && inode.fixed_attr().links == 0 {

@@ -5,8 +5,8 @@
 //! [`open`], [`rename`] and [`attributes`] add methods to [`Vfs`] that change the tree or open its files.
 //!
 //! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the interface to
-//! [drivers](crate::device::driver). Devices themselves are above. Owns: ancestors change only under `moving`; users
-//! change mounts one at a time; permissions are checked before a name changes.
+//! [drivers](crate::device::driver). Devices themselves are above. Invariants: ancestors change only under `moving`;
+//! users change mounts one at a time; permissions are checked before a name changes.
 
 mod attributes;
 mod boot;

@@ -211,8 +211,8 @@ impl<H: Host> Vfs<H> {
         Ok(self.nameless(caller, kind, socket)?.open(stream, flags))
     }
 
-    /// Makes all of a [nameless stream](Self::nameless_stream) but the stream, for callers that must not lose the
-    /// stream by an error.
+    /// Makes the inode, the dentry and the memory of a [nameless stream](Self::nameless_stream). The caller supplies
+    /// the stream afterwards, by a step that cannot fail. So no error can lose the stream.
     pub fn nameless(
         &self,
         caller: &FileCredentials,

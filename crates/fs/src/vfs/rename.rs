@@ -48,7 +48,7 @@ impl<'a, H: Host> Both<'a, H> {
             None => &mut self.old,
         }
     }
-    /// Unlocks both. Removed elements are freed when neither is locked.
+    /// Unlocks both directories. Removed elements are freed when neither directory is locked.
     fn unlock(self) {
         let _given_up = (self.old.unlock(), self.new.map(Locked::unlock));
     }
@@ -78,7 +78,7 @@ struct Move<'m, H: Host> {
 struct Memory<H: Host> {
     name: Arc<[u8]>,
     shown: ShownMemory<H>,
-    /// In an exchange: the same for the name that moves back.
+    /// In an exchange: the other name, which moves back, and the memory of its entry.
     back: Option<(Arc<[u8]>, ShownMemory<H>)>,
 }
 
@@ -131,7 +131,7 @@ impl<'m, H: Host> Move<'m, H> {
         Ok(Memory { name, shown, back })
     }
 
-    /// Locks the directories. If they are two, the caller holds [`Vfs::moving`].
+    /// Locks the directories. If there are two, the caller holds [`Vfs::moving`].
     fn lock(&self) -> Both<'m, H> {
         let (old_dir, new_dir) = (self.old_dir, self.new_dir);
         if self.same {

@@ -75,7 +75,8 @@ bitflags::bitflags! {
 
 /// A process's view of the tree: the start of its paths, its credentials, its umask.
 pub struct View<H: Host> {
-    /// The start of its paths. Each view holds a reference to it, so path walks need none.
+    /// The directories in which the process's paths start. Each view holds a reference to them, so path walks need
+    /// none.
     pub places: Arc<Places<H>>,
     /// The caller.
     pub credentials: FileCredentials,

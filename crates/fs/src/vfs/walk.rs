@@ -109,8 +109,8 @@ impl<H: Host> Vfs<H> {
         Ok(FoundPath { parent: here.counted(), last, name, target, slash })
     }
 
-    /// The dentry at a path, if it exists. Links are treated as by [`walk`](Self::walk). If only directories are on the
-    /// way, the walk counts no reference but that to the result.
+    /// The dentry at a path, if it exists. Links are treated as by [`walk`](Self::walk). If all components before the
+    /// last one are directories, the walk takes a reference only to the result.
     pub(crate) fn target(
         &self,
         view: &View<H>,
@@ -133,7 +133,7 @@ impl<H: Host> Vfs<H> {
     /// The fast way of [`target`](Self::target), for paths of only names in stored directories without a link at the
     /// end. `None` means that the path needs a full walk. `Some(None)` means that there is no such file.
     fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
-        // A reference that is not returned is dropped after the pin is released, because it may be the last one.
+        // A reference that is not returned is dropped after the pin is released, because it may be the last reference.
         let mut _in_vain = None;
         let pin = self.host().epoch().pin();
         let mut below: Option<names::PinnedValue<'_, Dentry<H>>> = None;
@@ -315,7 +315,7 @@ impl<H: Host> Vfs<H> {
     }
 }
 
-/// Checks the step from `here` to `child`, in a walk with limits that began at `base`.
+/// Checks the step from `here` to `child`, in a walk that began at `base` and that `view.resolve` limits.
 ///
 /// A directory may be moved while a walk is in it, and its new parent may be outside the limits. So each step to a
 /// parent checks the parent's own ancestors. A step to a name leads no further out.

@@ -22,7 +22,8 @@ pub fn run(data: &[u8]) {
 pub(crate) fn results(data: &[u8]) -> Vec<(u64, u64)> {
     static MACHINE: Mutex<Option<(&One, &Program)>> = Mutex::new(None);
     let mut machine = lock(&MACHINE);
-    // The sleeps of inputs advance the machine's clock. Before the clock ends, a new machine replaces this one.
+    // Sleeps in inputs advance the machine's simulated clock. A new machine replaces this one before the clock reaches
+    // its largest value.
     let (_, program) = match *machine {
         Some(there) if there.0.clock() < u64::MAX - 2 * program::TIME => there,
         _ => {

@@ -38,7 +38,7 @@ pub const PATH: u64 = 32;
 /// The addresses of the path `..`, and of `/tmp`, which lies after another path.
 const PARENT: u64 = DATA + 5 * PATH;
 const TMP: u64 = DATA + 13 * PATH - 8;
-/// The offset in the first page after the paths, from which a program may use the page.
+/// The offset in the first page at which the paths end. A program may use the page from this offset on.
 const SCRATCH: u64 = PATHS.len() as u64 * PATH;
 
 /// How often the CPU may halt for one input.
@@ -77,7 +77,7 @@ mod number {
 pub const MOST_CALLS: usize = 460;
 /// How many allocations of one call an input may refuse: the first, the second, and so on.
 const REFUSALS: usize = 64;
-/// How many IPC objects a call may name: the last one made, the one before, and so on.
+/// How many IPC objects a call may name: the object that was made last, the object before it, and so on.
 const OBJECTS: usize = 4;
 /// The step number that stands for the first of these objects.
 pub const OBJECTS_FIRST: usize = MOST_CALLS + REFUSALS;
@@ -392,7 +392,8 @@ fn clear_ipc(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     }
 }
 
-/// Checks that no socket outlives its processes. Sockets that only messages keep alive are freed when others close.
+/// Checks that no socket outlives its processes. A socket to which only a queued message refers is freed when another
+/// socket is closed. So this function opens and closes further sockets.
 fn check_sockets(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     for _ in 0..CLOSES {
         if text(machine, call, "/proc/net/unix").lines().count() == 1 {
@@ -419,7 +420,7 @@ fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Makes a system call. Fails the test if the call returns an error that programs may not see.
 fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
-    // `rip` is after the instruction, of which the whole must lie in user space.
+    // `rip` points behind the instruction, which has two bytes. The whole instruction must lie in user space.
     let rip = regs.rip.saturating_add(2).min(USER_END - 1);
     *regs = UserRegs { rip, ..*regs };
     steps::call(machine, regs, number, arguments)
@@ -431,7 +432,7 @@ pub fn elf() -> Vec<u8> {
     for path in PATHS {
         let end = page.len() + PATH as usize;
         page.extend(path.bytes());
-        // `/tmp`, the path to the processes' directory, is put after one of the paths.
+        // The path `/tmp` of the processes' directory is put behind this path, in the same slot.
         if path == "/tmp/none/x" {
             page.resize(end - 8, 0);
             page.extend(b"/tmp");

@@ -1,5 +1,5 @@
-//! Reads of structures to which only `unsafe` functions give access: entries, indexes, descriptors of frames, shards of
-//! queues. The values of these structures have safe functions too.
+//! Reads structures that only `unsafe` functions return: entries, indexes, descriptors of frames, and the shards of
+//! queues (lists with their own locks). The structures also have safe functions, and this module calls those.
 
 use super::world::V;
 use quire_hosted::Hosted;

@@ -3,10 +3,10 @@
 //! error. At the end of an input both systems must be consistent and have lost nothing.
 //!
 //! Each of the two threads is a CPU of both systems, with the same number, because a thread has only one number. A
-//! third thread, the input's own, makes the objects, serves flushes meanwhile, and drops everything at the end.
+//! third thread, the input's own, makes the objects, serves flushes while the two run, and drops everything at the end.
 //!
-//! - [`world`]: the two systems, and the objects that the threads share. [`inside`]: reads of structures to which only
-//!   `unsafe` functions give access. Only these two modules have `unsafe` code, because they do what the owner of a
+//! - [`world`]: the two systems, and the objects that the threads share. [`inside`]: reads of structures that only
+//!   `unsafe` functions return. Only these two modules have `unsafe` code, because they do what the owner of a
 //!   machine does. The compiler refuses it in the others.
 //! - [`player`]: how bytes become calls. [`spaces`], [`objects`], [`system`], [`values`]: the calls.
 //! - [`pagers`]: the pagers behind objects and swap. [`strangers`]: calls of threads that are not a CPU.

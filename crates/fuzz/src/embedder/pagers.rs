@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// One of this many calls fails; 0: none. `CALLS` counts the calls.
+/// One of every `FAILS` calls of a pager fails; 0: none fails. `CALLS` counts the calls.
 static FAILS: AtomicU32 = AtomicU32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// The number of shared writable mappings, from the notifications that the pager gets.
@@ -154,7 +154,7 @@ impl SwapStore for Blank {
     }
 }
 
-/// A cache without memory that it could give back.
+/// A cache that the core asks for memory when memory is short. It has none to free.
 pub struct Keeper;
 
 impl Reclaim for Keeper {

@@ -87,25 +87,25 @@ impl<'a> Player<'a> {
         self.world.quotas[n]
     }
 
-    /// Chooses a space. Returns it with the number of its place.
+    /// Chooses a space of the scene. Returns it with its index in `Scene::spaces`.
     pub fn space(&mut self) -> (usize, SpaceRef<Hosted>) {
         let n = self.input.below(2 * THINGS);
         (n, self.scene.spaces[n].get())
     }
 
-    /// Chooses an object. Returns it with the number of its place.
+    /// Chooses an object of the scene. Returns it with its index in `Scene::objects`.
     pub fn object(&mut self) -> (usize, ObjectRef<Hosted>) {
         let n = self.input.below(2 * THINGS);
         (n, self.scene.objects[n].get())
     }
 
-    /// Puts a space into one of the places of its system.
+    /// Replaces one of the scene's spaces of the same memory system by `space`.
     pub fn keep_space(&mut self, space: SpaceRef<Hosted>) {
         let n = self.input.below(THINGS) + if space.is_of(self.world.vms[0]) { 0 } else { THINGS };
         self.scene.spaces[n].put(space);
     }
 
-    /// Puts an object into one of the places of its system.
+    /// Replaces one of the scene's objects of the same memory system by `object`.
     pub fn keep_object(&mut self, object: ObjectRef<Hosted>) {
         let n = self.input.below(THINGS) + if object.is_of(self.world.vms[0]) { 0 } else { THINGS };
         self.scene.objects[n].put(object);

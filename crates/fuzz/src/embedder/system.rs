@@ -93,7 +93,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("a second store", |p| {
         let ((_, vm), store) = (p.system(), p.world.swap);
         assert!(vm.add_swap(&Blank).is_err(), "swap is added twice");
-        // Each success of `poll_with` takes a place until the process ends, so this is tried rarely.
+        // Each success of `poll_with` uses up an entry of a table until the process ends, so this is tried rarely.
         if p.below(64) == 0 {
             assert!(vm.add_polled_swap(store).is_err(), "swap is added twice");
             let _full = vm.poll_with(&Late);

@@ -26,8 +26,8 @@ const SLOTS: u64 = 256;
 /// The limit of a quota, in pages.
 const QUOTA: u64 = 24;
 
-/// An object that threads share and sometimes replace. The lock is held only for a clone or an exchange, because a
-/// thread that waits for it serves no flush.
+/// An object that threads share and sometimes replace. The lock is held only for a clone or an exchange. A thread
+/// that waits for the lock cannot answer the flush requests of other CPUs.
 pub struct Replaceable<T>(Mutex<T>);
 
 impl<T: Clone> Replaceable<T> {
@@ -100,7 +100,7 @@ impl World {
         for (vm, kernel) in vms.iter().zip(kernels) {
             vm.poll_with(&Late).expect("there is room");
             vm.reclaim_from(&Keeper);
-            // The buffer stays for ever, and is made before the account, so that the account includes it.
+            // The buffer stays for ever. It is made before `Account::of` counts the memory in use, so it is no leak.
             let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
         }
         let world = World {
@@ -117,7 +117,7 @@ impl World {
         World { before, ..world }
     }
 
-    /// Runs `f` with the calling thread as the CPU of both systems that runs no operations.
+    /// Runs `f`. Meanwhile the calling thread acts as the last CPU of both systems, which runs no operations.
     pub fn as_one(&self, f: impl FnOnce(&[Cpu; 2])) {
         let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("no other thread is this CPU"));
         f(&cpus);

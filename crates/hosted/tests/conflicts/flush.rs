@@ -10,7 +10,7 @@ use quire_vm::{ObjectRef, PAGE_SIZE};
 use std::ptr::NonNull;
 
 const PAGES: u64 = 2048;
-/// The number of pages in one leaf of an index. They leave their queue together.
+/// The number of pages in one leaf of an index. These pages leave their queue together.
 const TOGETHER: usize = 64;
 
 fn takes(record: &Record) -> usize {

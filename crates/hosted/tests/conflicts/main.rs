@@ -265,7 +265,7 @@ fn map_changes_in_different_spaces_share_only_the_epoch() {
             });
         }
     };
-    // These rounds fill the stocks, until memory that was retired three epochs ago is reused.
+    // These calls of `round` fill the stocks, until memory that was retired three epochs ago is reused.
     (0..200).for_each(round);
     // About once in a hundred retired structures a CPU reads the epochs of all CPUs, and advances the global epoch.
     let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);

@@ -1,4 +1,4 @@
-//! Allocation of consecutive frames from memory that programs use meanwhile.
+//! Allocation of consecutive frames from memory that programs use at the same time.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef, Wire};

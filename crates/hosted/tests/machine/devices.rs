@@ -54,7 +54,7 @@ fn page(n: u64) -> u64 {
 /// Returns the word at the start of page `n` of the device.
 fn word<F: Simulate>(vm: V<F>, n: u64) -> u64 {
     let pfn = Pfn(vm.machine().devices().start.0 + n);
-    // SAFETY: this is the device's memory, to which no CPU stores meanwhile.
+    // SAFETY: this is the device's memory, and no CPU stores to it during the read.
     unsafe { quire_vm::Phys::frame_ptr(vm.machine(), pfn).cast::<u64>().read_volatile() }
 }
 

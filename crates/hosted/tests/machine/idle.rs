@@ -35,7 +35,7 @@ quire_hosted::of_each_architecture!(
 type V<F> = &'static Vm<Simulated<F>>;
 type S<F> = SpaceRef<Simulated<F>>;
 
-/// Addresses that no two of which one table page covers.
+/// Addresses in different last-level table pages.
 const PLACES: [u64; 3] = [0x1000_0000, 0x1020_0000 - 5 * PAGE_SIZE, 0x3f_0000_0000];
 
 fn boot<F: Simulate>(cpus: usize) -> V<F> {
@@ -79,7 +79,7 @@ fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
 
 const SHARED: u64 = 0x2000_0000;
 
-/// Checks all words that [`small`] wrote. Returns the number of faults that this caused.
+/// Checks all words that [`small`] wrote. Returns the number of faults that the reads caused.
 fn look<F: Simulate>(cpu: &Cpu<F>, space: &Space<Simulated<F>>) -> u64 {
     let faults = || cpu.vm().stats().faults();
     let before = faults();
@@ -210,7 +210,7 @@ fn spaces_without_tables_are_not_looked_at_again<F: Simulate>() {
     }
     cpu.leave();
     assert_eq!(visits(), 3, "those that a CPU ran");
-    // Drops a space that no CPU has run since, a space that a CPU ran, and the space that was never touched.
+    // Drops three spaces: one was not run after the first visit, one was run, and one was never touched.
     spaces.remove(8);
     spaces.remove(1);
     drop(never_touched);

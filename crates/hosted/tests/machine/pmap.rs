@@ -420,8 +420,8 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { cpu.load(&*pmap) };
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
-    // Second case: CPU 1 runs the space, so the removal must be flushed by an interrupt. It is owed, and every CPU sees
-    // that.
+    // Second case: CPU 1 runs the space, so the removal must be flushed by an interrupt. Until then the removal is
+    // owed, and every CPU can see this.
     enter();
     let beside = va + PAGE_SIZE;
     Table::<Simulated<F>>::enter(
@@ -435,7 +435,7 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     let _ = owed.discharge();
     assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
-    // The CPU loses only that page's translation. Its translation of the page beside stays valid until a flush.
+    // CPU 1 loses only that page's translation. Its translation of the neighbour page stays valid until a flush.
     let mut unpaid = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap().remove(beside, &mut unpaid).unwrap();
     assert!(cpu.load_word(beside).is_ok(), "the flush of one page dropped other translations");
@@ -466,7 +466,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     assert!(other.load_word(va).is_ok());
     // SAFETY: the CPU has loaded these page tables.
     unsafe { other.idle(pmap) };
-    // This thread acts as both CPUs in turn. Meanwhile CPU 1 serves nothing, and must receive no request.
+    // This thread acts as both CPUs in turn. While it acts as CPU 0, CPU 1 serves nothing and must receive no request.
     quire_sync::hooks::threads::set_cpu(0);
     let mut owed = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap().remove(va, &mut owed).unwrap();

@@ -8,7 +8,8 @@ use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 
 type V = &'static Vm<Hosted>;
 
-/// Makes a space that `cpus` CPUs run. The first `arenas` of them have arenas of their own.
+/// Makes a space that `cpus` CPUs run. The first `arenas` CPUs have arenas of their own: ranges of addresses, each with
+/// its own lock.
 fn fanned_out(cpus: usize, arenas: usize) -> (V, Vec<Cpu>, SpaceRef<Hosted>) {
     let vm = Hosted::boot(Settings { cpus, frames: 16 * 1024, check: Level::Always, ..Settings::default() }).unwrap();
     let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).unwrap()).collect();
@@ -109,8 +110,8 @@ fn a_cpu_that_was_away_during_a_flush_catches_up() {
             cpus[1].enter(&other).unwrap();
         }
         let before = vm.machine().interrupts(1);
-        // The pages are weakened, and later removed. Neither interrupts a CPU that does not run the space, unless table
-        // pages are freed.
+        // The leaves are weakened here, and removed later. Neither change interrupts a CPU that does not run the space,
+        // unless table pages are freed.
         cpus[0].run(|| space.protect(range, Prot::READ)).unwrap();
         assert_eq!(vm.machine().interrupts(1), before);
         cpus[1].enter(&space).unwrap();
@@ -198,7 +199,8 @@ fn flushes_of_an_entry_outlast_the_roots() {
     assert_eq!(cpus[1].read(&space, range.start), Ok(7));
     cpus[1].enter(&other).unwrap();
     cpus[0].run(|| space.unmap(range)).unwrap();
-    // No leaf is left that a fork would flush. So only the end of the regime can interrupt the second CPU.
+    // No leaf is left that a fork would flush. So only the end of the use of per-CPU roots can interrupt the second
+    // CPU.
     let _child = cpus[0].run(|| space.fork()).unwrap();
     cpus[1].enter(&space).unwrap();
     assert!(cpus[1].read(&space, range.start).is_err());

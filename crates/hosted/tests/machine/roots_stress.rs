@@ -1,5 +1,5 @@
-//! Per-CPU root tables under several threads. CPUs fault, map, weaken, unmap, fork, open arenas, switch between two
-//! spaces and go lazy. No CPU may ever use a stale translation.
+//! Per-CPU root tables under several threads. CPUs fault, map, weaken, unmap and fork. They also open arenas (address
+//! ranges with their own locks), switch between two spaces and go lazy. No CPU may ever use a stale translation.
 
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
@@ -125,7 +125,7 @@ fn change(cpu: &Cpu, world: &World, place: &PagesOfCpu, pages: u64, random: &mut
     place.set(becomes);
 }
 
-/// Reads a page of any CPU. If the page did not change meanwhile, it must have the announced state.
+/// Reads a page of any CPU. If the page did not change during the read, it must have the announced state.
 ///
 /// # Requires
 /// The space is loaded.

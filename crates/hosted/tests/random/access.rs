@@ -177,7 +177,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Stores beside the stamp of a page of another lane. The owner's stamp must not change.
+    /// Stores to the word beside the stamp of a page of another lane. The stamp of the lane's owner must not change.
     pub fn store_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;

@@ -160,13 +160,13 @@ impl<F: Simulate> Worker<'_, F> {
                     self.insist(|| model.space.advise(pages(page(at, i), 1), Advice::DontNeed));
                 }
             }
-            // Another mapping begins at its end, so it cannot grow in place.
+            // Another mapping begins at the end of this mapping, which cannot grow in place then.
             Err(MapError::NoSpace) if how == Move::No => {}
             Err(MapError::OutOfMemory) => self.no_memory(),
             Err(e) => self.wrong(&format!("remap failed: {e:?}")),
         }
         check(at, &stored);
-        // A grown mapping may consist of two mappings. It is cut where the first of them ends.
+        // A grown mapping may consist of two mappings. Cut it where the first mapping ends.
         self.insist(|| {
             model.space.unmap(pages(page(at, n), len - n)).or_else(|e| if len == n { Ok(()) } else { Err(e) })
         });

@@ -68,7 +68,7 @@ struct Plan {
     pcid: bool,
     /// The number of operations of each CPU.
     steps: usize,
-    /// One of this many allocations fails; 0: none.
+    /// One of every `starve` allocations fails; 0: none fails.
     starve: u32,
     /// If set, pages are swapped to a store with these faults, and memory is so small that this happens.
     swap: Option<FaultPlan>,
@@ -82,7 +82,7 @@ const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve:
 
 /// The part of a plan that runs on one architecture.
 trait Reduced: Simulate {
-    /// Whether CPUs that contend for a space get arenas of their own.
+    /// Whether CPUs that contend for a space get arenas of their own: ranges of addresses, each with its own lock.
     const ARENAS: bool;
     /// The number of operations of each CPU.
     fn part(plan: &Plan) -> usize;

@@ -25,8 +25,8 @@ pub fn from_environment() -> Option<Mutant> {
     Some(found.unwrap_or_else(|| panic!("{name} is no step that can be left out here")))
 }
 
-/// Leaves the step out from now on, or none. The first panic ends the process, because later panics in other threads
-/// mean nothing.
+/// Leaves the step `mutant` out from now on; `None`: no step. The first panic ends the process, because later panics in
+/// other threads mean nothing.
 pub fn switch_on(mutant: Option<Mutant>) {
     // SAFETY: the test expects the failure that the omission causes.
     unsafe { set_mutant(mutant) };

@@ -27,8 +27,7 @@ pub const fn frames(cpus: usize) -> u64 {
     450 + 120 * cpus as u64
 }
 
-/// The pages of each lane's own program. All these programs together store to four times as many pages as there are
-/// frames.
+/// The pages of each lane's own program. Together these programs store to four times the number of frames.
 pub const fn hoard(cpus: usize) -> usize {
     (OVERCOMMIT * frames(cpus)).div_ceil(cpus as u64) as usize
 }

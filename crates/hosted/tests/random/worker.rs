@@ -1,5 +1,5 @@
 //! One CPU at work: random operations on its own lane of random spaces, reads and stores in other lanes, forks and
-//! exits.
+//! exits. A *lane* is the set of pages that only one CPU maps and stamps.
 
 use crate::world::{BLOCK, DEVICE_PART, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::model::{Fate, Page, Span, State};
@@ -52,7 +52,7 @@ fn fold(digest: &Cell<u64>, bytes: &[u8]) {
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
-/// The addresses of the mappings that CPUs make in their own arenas.
+/// The addresses of the mappings that CPUs make in their own arenas (ranges of addresses with their own locks).
 const ARENAS: Range<u64> = 40 << 39..168 << 39;
 
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -134,7 +134,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             if self.cpu.vm().machine().has_failed() {
                 return;
             }
-            // At least one space exists. The chosen one is used, or the next that exists.
+            // At least one space exists. This step uses the space of number `n`, or else the next space that exists.
             let slots = self.world.spaces.len();
             let found = (0..slots).map(|i| (n + i) % slots).find_map(|n| self.world.slot(n).map(|model| (n, model)));
             let Some((n, model)) = found else { continue };
@@ -146,7 +146,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 unsafe { self.cpu.idle(model.space.page_tables()) };
             }
             self.cpu.interrupts();
-            // In a system without free memory, operations only look for memory. So a space ends sometimes.
+            // Without free memory, operations do nothing but search for memory. So a step that found none sometimes
+            // ends its space.
             if self.starved.take() && self.random(4) == 0 {
                 self.cpu.leave();
                 drop(model);
@@ -549,7 +550,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 });
             }
             Ok(_) => self.wrong("it was moved elsewhere"),
-            // There was more than one mapping in the range, or a hole. Nothing was changed.
+            // The range has more than one mapping, or a hole. The call has changed nothing.
             Err(MapError::NotMapped | MapError::Invalid) => {}
             Err(MapError::OutOfMemory) => {
                 self.no_memory();
@@ -609,7 +610,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         for p in (0..n).filter(|p| wrote[*p as usize]) {
             match self.load(&model.space, at + p * PAGE_SIZE + 8) {
                 Ok(v) if v == stamp + p => {}
-                // The page may have been paged out meanwhile.
+                // The page may have been paged out after the store, and cannot be read in again.
                 Err(FaultError::OutOfMemory) => self.no_memory(),
                 other => self.wrong(&format!("a stored value reads as {other:x?}")),
             }

@@ -1,5 +1,5 @@
 //! The state that the workers share: spaces with the models of their lanes, objects with their stamps, and a logical
-//! clock.
+//! clock. A *lane* is the set of pages that only one CPU maps and stamps; a *stamp* is a word that identifies a store.
 
 use crate::apart::Hoard;
 use crate::paging::Disk;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub const LANE_PAGES: usize = 160;
 /// The pages of a lane that lie between other lanes' pages.
 pub const MIXED_PAGES: usize = 64;
-/// The pages of one such block.
+/// The pages of one block of a lane that lies between other lanes' blocks.
 pub const BLOCK: usize = 16;
 /// The pages of each shared object that one lane stamps.
 pub const PART: usize = 12;
@@ -111,7 +111,7 @@ impl<F: Simulate> SharedObject<F> {
     pub fn has(&self, page: usize) -> bool {
         self.size.as_ref().is_none_or(|s| page < s.load(Ordering::Relaxed))
     }
-    /// Makes the object `pages` pages long, as its lane.
+    /// Sets the length of the object to `pages` pages. Only the lane to which the object belongs calls this.
     pub fn resize(&self, pages: usize) {
         self.object.set_size(pages as u64 * PAGE_SIZE);
         if let Some(size) = &self.size {
@@ -187,7 +187,8 @@ pub struct Mix {
     pub shared: usize,
     /// Whether mostly the lane's own object is used for shared mappings.
     pub own: bool,
-    /// One of this many moments before a lock is acquired is a long pause, in which other CPUs do whole operations.
+    /// Before a lock is acquired, a CPU makes a long pause in one of `pauses` cases. In the pause, other CPUs do whole
+    /// operations.
     pub pauses: u64,
 }
 
@@ -431,8 +432,8 @@ pub struct World<F: Simulate> {
 /// Counts of operations, to prove that the test does its work.
 #[derive(Default, Debug)]
 pub struct Counts {
-    /// Forks under way. Pages are not freed lazily meanwhile (`giving_up`), because the model cannot know whether the
-    /// child still has them.
+    /// The number of forks under way. While a fork is under way, no pages are freed lazily (`giving_up`), because the
+    /// model cannot know whether the child still has them.
     pub forking: AtomicU64,
     pub giving_up: AtomicU64,
     pub accesses: AtomicU64,

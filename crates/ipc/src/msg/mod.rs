@@ -84,7 +84,7 @@ impl<H: Host> Queues<H> {
         self.registry.find(id, self.host.epoch())
     }
 
-    /// The queue at the index of `id`, whatever its sequence number.
+    /// The queue at the index of `id`. The sequence number in `id` is ignored.
     pub fn at(&self, id: i32) -> Result<Arc<Queue<H>>, Error> {
         self.registry.at(id, self.host.epoch())
     }
@@ -103,8 +103,8 @@ impl<H: Host> Queues<H> {
         Ok(())
     }
 
-    /// A message of type `kind` with `len` zero bytes, charged to the calling thread's user. The caller fills it with
-    /// bytes from user memory.
+    /// A message of type `kind` with `len` zero bytes, charged to the calling thread's user. The caller then fills the
+    /// message with bytes from user memory.
     pub fn message(&self, kind: i64, len: usize) -> Result<Message<H>, Error> {
         Message::new(&self.host, kind, len)
     }
@@ -113,7 +113,7 @@ impl<H: Host> Queues<H> {
     pub fn sums(&self) -> Result<Sums, Error> {
         let mut sums = Sums { count: self.registry.used(), ..Sums::default() };
         self.registry.each(|queue| {
-            // A queue may be removed meanwhile.
+            // Another thread may have removed the queue since the listing.
             if let Ok(status) = queue.status(None) {
                 sums.messages += status.messages;
                 sums.bytes += status.bytes;

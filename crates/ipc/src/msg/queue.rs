@@ -1,9 +1,9 @@
 //! A message queue: messages, senders that wait for room, receivers that wait for a message.
 //!
 //! A sender passes its message to the oldest waiting receiver that accepts this type of message. A receiver that makes
-//! room adds the messages of waiting senders to the queue, oldest first, if they fit. So a thread that was woken has
-//! its result. A change of the owner or the mode ends all waits with [`AGAIN`]. Each call then begins again with a
-//! check of its rights.
+//! room adds the messages of waiting senders to the queue, oldest first, if they fit. So the call of a woken thread is
+//! complete, and the thread only reads its result. A change of the owner or the mode ends all waits with [`AGAIN`].
+//! Each call then begins again with a check of its rights.
 
 use super::text::Text;
 use crate::error::Error;
@@ -47,9 +47,9 @@ pub enum Wanted {
     Of(i64),
     /// The oldest message of any other type.
     Except(i64),
-    /// The oldest message of the lowest type, if that type is not above this one.
+    /// The oldest message of the lowest type, if that type is at most the given type.
     Lowest(i64),
-    /// A copy of the message at this position in the queue. Such a call never waits.
+    /// A copy of the message at this position in the queue. A call for a copy never waits.
     Copy(usize),
 }
 
@@ -75,7 +75,7 @@ pub struct Receive {
     pub most: usize,
     /// Whether a longer message is truncated. If not, it causes an error.
     pub cuts: bool,
-    /// Whether the call fails if there is no such message, instead of waiting.
+    /// Whether the call fails, instead of waiting, if the queue has no wanted message.
     pub no_wait: bool,
 }
 
@@ -358,7 +358,8 @@ impl<H: Host> Queue<H> {
         let waited = sleeper(me).queue.wait_until(None, interrupted, || sleeper(me).take());
         waited.unwrap_or_else(|_| {
             let mut state = self.state.lock();
-            // A waker may have stored the result before the signal.
+            // A waker may have stored the result before this thread acquired the lock. The result then takes precedence
+            // over the signal.
             if !mutant(Mutant::ResultOfWakerIgnored)
                 && let Some(result) = sleeper(me).take()
             {
@@ -369,7 +370,7 @@ impl<H: Host> Queue<H> {
         })
     }
 
-    /// Receives a message. If the wanted message is not there, waits for it, or fails with `NoMessage` if `no_wait`.
+    /// Receives a message. If the queue has no wanted message, waits for one, or fails with `NoMessage` if `no_wait`.
     pub fn receive(
         &self,
         caller: &Caller<'_>,

@@ -24,7 +24,7 @@ pub struct Limits {
     pub size: AtomicUsize,
     /// The most messages of a queue that is created without attributes.
     pub default_messages: AtomicUsize,
-    /// The most bytes of a message in such a queue.
+    /// The most bytes of a message in a queue that is created without attributes.
     pub default_size: AtomicUsize,
 }
 
@@ -80,7 +80,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         &self.limits
     }
 
-    /// The attributes of a new queue. `Invalid` if the wanted ones exceed the limits.
+    /// The attributes of a new queue. `Invalid` if the wanted attributes exceed the limits.
     fn attributes(&self, caller: &Caller<'_>, asked: Option<Attributes>) -> Result<Attributes, Error> {
         let get = |limit: &AtomicUsize| limit.load(Ordering::Relaxed);
         let limits = &self.limits;
@@ -127,8 +127,8 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         self.names.lock().get(name).cloned()
     }
 
-    /// Calls `each(number, name)` for each queue whose number is above `after`, in ascending order, until it returns
-    /// false.
+    /// Calls `each(number, name)` for each queue whose number is above `after`, in ascending order, until `each`
+    /// returns false.
     pub fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
         let mut all: Vec<(u64, Arc<[u8]>)> = Vec::new();
         let names = self.names.lock();
@@ -141,8 +141,8 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         Ok(())
     }
 
-    /// Removes the name from the queue with this number, whatever its owner. [`Error::NotFound`] if another queue has
-    /// the name.
+    /// Removes the name from the queue with this number, without a check of its owner. [`Error::NotFound`] if another
+    /// queue has the name.
     pub fn remove(&self, name: &[u8], number: u64) -> Result<(), Error> {
         let mut names = self.names.lock();
         if names.get(name).is_none_or(|queue| queue.number() != number) {
@@ -154,7 +154,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         Ok(())
     }
 
-    /// Removes the name from a queue. `owns_all`: the caller may do this with queues of other users.
+    /// Removes the name from a queue. `owns_all`: the caller may also remove names of other users' queues.
     pub fn unlink(&self, caller: &Caller<'_>, name: &[u8], owns_all: bool) -> Result<(), Error> {
         let mut names = self.names.lock();
         let found = names.get(name).ok_or(Error::NotFound)?;

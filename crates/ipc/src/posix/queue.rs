@@ -48,10 +48,10 @@ struct State {
     messages: Map<u32, Deque<Text>>,
     count: usize,
     bytes: usize,
-    /// The number of waiting receivers. That many messages belong to them, and cause no notification of the registered
-    /// process.
+    /// The number of waiting receivers. Each of them gets one of the next messages. A message for a waiting receiver
+    /// causes no notification of the registered process.
     receivers: usize,
-    /// The registered process, which is notified of the next message, with its id.
+    /// The id of the registered process, and the registration. The process is notified of the next message.
     notify: Option<(u32, Arc<dyn Notify>)>,
 }
 
@@ -70,7 +70,7 @@ pub struct Patience<'a> {
 pub struct PosixQueue<H: Host, W: Watch> {
     attributes: Attributes,
     owner: Owner,
-    /// The number of the queue. No other queue ever had the same number.
+    /// The number of the queue. No other queue ever had this number.
     number: u64,
     state: Mutex<State>,
     watch: W,
@@ -78,7 +78,7 @@ pub struct PosixQueue<H: Host, W: Watch> {
 }
 
 impl State {
-    /// Adds a message, for which the limit leaves room. Without memory the message stays in `message`.
+    /// Adds a message. The caller has checked the limit. If memory is exhausted, the message stays in `message`.
     fn put(&mut self, message: &mut Option<Message>) -> Result<(), Error> {
         let Some(new) = message.take() else { return Ok(()) };
         let key = !new.priority;
@@ -129,7 +129,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         PosixQueue { attributes, owner, number, state, watch: W::default(), _charge: charge }
     }
 
-    /// The queue's number. No other queue ever had the same number.
+    /// The queue's number. No other queue ever had this number.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -226,8 +226,8 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         Ok(message)
     }
 
-    /// Called when a receiver stops waiting. Returns a message that arrived for it, because no process was notified of
-    /// that message.
+    /// Called when a receiver stops waiting. Returns a message that arrived for this receiver. The receiver must take
+    /// it, because no process was notified of that message.
     fn leave(&self) -> Option<Message> {
         let mut state = self.state.lock();
         state.receivers -= 1;

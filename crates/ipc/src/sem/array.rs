@@ -21,7 +21,7 @@ pub struct Array<H: Host> {
     host: H,
     name: Name,
     len: usize,
-    /// Whether the array was removed. Written with the state's lock held. Read without the lock where an old value does
+    /// Whether the array was removed. A writer holds the state's lock. A reader needs no lock where an old value does
     /// no harm.
     removed: AtomicBool,
     state: Mutex<State<H::Charge>>,
@@ -147,7 +147,8 @@ impl<H: Host> Array<H> {
         Ok(values)
     }
 
-    /// Sets the value of a semaphore. No process undoes its earlier changes of this semaphore any more.
+    /// Sets the value of a semaphore. All undo adjustments of this semaphore are cleared, so no process reverts its
+    /// earlier changes of it.
     pub fn set(&self, caller: &Caller<'_>, number: i32, value: i32) -> Result<(), Error> {
         if !(0..=VALUE_MAX).contains(&value) {
             return Err(Error::Range);
@@ -161,7 +162,7 @@ impl<H: Host> Array<H> {
         })
     }
 
-    /// Sets the values of all semaphores. `values` has one value for each.
+    /// Sets the values of all semaphores. `values` has one value for each semaphore.
     pub fn set_all(&self, caller: &Caller<'_>, values: &[u16]) -> Result<(), Error> {
         if values.iter().any(|value| i32::from(*value) > VALUE_MAX) {
             return Err(Error::Range);
@@ -202,7 +203,7 @@ impl<H: Host> Array<H> {
         Ok(())
     }
 
-    /// Performs all operations, or none of them. Waits if one of them has to wait.
+    /// Performs all operations, or none of them. Waits if an operation has to wait.
     pub fn operate(
         this: &Arc<Self>,
         caller: &Caller<'_>,
@@ -237,7 +238,8 @@ impl<H: Host> Array<H> {
         let waited = sleeper.queue.wait_until(wait.deadline, wait.interrupted, || sleeper.outcome());
         waited.unwrap_or_else(|why| {
             let mut state = this.state.lock();
-            // A waker may have stored the result before the signal or the deadline.
+            // A waker may have stored the result before this thread acquired the lock. The result then takes precedence
+            // over the signal or the deadline.
             if !mutant(Mutant::ResultOfWakerIgnored)
                 && let Some(outcome) = sleeper.outcome()
             {

@@ -1,7 +1,8 @@
 //! Semaphore arrays.
 //!
-//! A call changes several semaphores of an array at once, or none. A call that has to wait stores its operations in the
-//! array. Each change of a semaphore tries the operations that wait for it, oldest first.
+//! A call performs all its operations on an array's semaphores at once, or none of them. A call that has to wait stores
+//! its operations in the array. A call that changes a semaphore tries the stored calls that wait for this semaphore,
+//! oldest first.
 //!
 //! [`mod@array`] has an array and its calls, [`sleepers`] the lists of waiting calls. [`undo`] reverts the changes of
 //! ended processes. [`Arrays`] has the ids and the limits.
@@ -125,7 +126,7 @@ impl<H: Host> Arrays<H> {
         self.registry.find(id, self.host.epoch())
     }
 
-    /// The array at the index of `id`, whatever its sequence number.
+    /// The array at the index of `id`. The sequence number in `id` is ignored.
     pub fn at(&self, id: i32) -> Result<Arc<Array<H>>, Error> {
         self.registry.at(id, self.host.epoch())
     }

@@ -1,5 +1,5 @@
-//! Lists of waiting calls. Their nodes are in one vector, and each sleeper knows its index there. So it can be removed
-//! without a search.
+//! Lists of waiting calls. The nodes of all lists are in one vector, and each sleeper knows the index of its node. So a
+//! sleeper can be removed without a search.
 
 use super::Operation;
 use crate::error::Error;
@@ -14,13 +14,13 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Sleeper {
     pub operations: Vec<Operation>,
     pub pid: u32,
-    /// The number of the list of its process's undos, if it has one.
+    /// The number of the list of its process's undos, if an operation of the call has `SEM_UNDO`.
     pub undo: Option<u64>,
     outcome: AtomicU8,
     pub queue: WaitQueue,
 }
 
-/// The results that a waker can store. A sleeper's `outcome` is the index here plus one.
+/// The results that a waker can store. A sleeper's `outcome` is the index in this array plus one; 0: no result yet.
 const OUTCOMES: [Result<(), Error>; 3] = [Ok(()), Err(Error::Removed), Err(Error::Range)];
 
 impl Sleeper {

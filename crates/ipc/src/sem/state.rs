@@ -8,18 +8,20 @@ use quire_heap::{Arc, OutOfMemory, Vec};
 
 /// The number of semaphores in one allocation of about a page.
 const CHUNK: usize = 128;
-/// The values of `changed` for the last semaphore on the list of changed ones, and for a semaphore that is not on it.
+/// The values of `changed` for the last semaphore on the list of changed semaphores (`END`), and for a semaphore off
+/// the list (`UNCHANGED`).
 const END: u32 = u32::MAX;
 const UNCHANGED: u32 = u32::MAX - 1;
 
 /// A semaphore of an array.
 struct Semaphore {
     value: i32,
-    /// The id of the process that changed it last.
+    /// The id of the process that changed the semaphore last.
     pid: u32,
-    /// The next semaphore on the list of changed ones.
+    /// The next semaphore on the list of changed semaphores.
     changed: u32,
-    /// The calls with one operation that wait until this semaphore is 0, and until it is larger.
+    /// The calls with one operation that wait until this semaphore is 0 (`zero`), and the calls that wait until it is
+    /// larger (`more`).
     zero: List,
     more: List,
 }
@@ -51,14 +53,16 @@ pub(super) struct State<C> {
     chunks: Vec<Vec<Semaphore>>,
     places: Places,
     several: List,
-    /// The first semaphore on the list of changed ones. Calls that wait for them have not been tried yet.
+    /// The first semaphore on the list of changed semaphores. The calls that wait for these semaphores have not been
+    /// tried yet.
     first_changed: u32,
     /// The undos of all processes, sorted by the number of their list.
     pub undos: Vec<Undo<C>>,
     held: Option<(Taken, C)>,
 }
 
-/// The memory of a removed array, to be freed. Lists of undos keep the array itself until their processes end.
+/// The memory of a removed array, to be freed. The array itself cannot be freed yet, because the undo lists of
+/// processes hold references to it until the processes end.
 pub(super) struct GivenBack<C> {
     _undos: Vec<Undo<C>>,
     _chunks: Vec<Vec<Semaphore>>,
@@ -268,7 +272,7 @@ impl<C> State<C> {
         true
     }
 
-    /// Tries the calls that only wait for 0. They change no value.
+    /// Tries the calls that only wait for 0. These calls change no value.
     fn run_zero(&mut self, number: usize) {
         while self.value(number) == 0
             && let Some(at) = self.at(number).zero.first()
@@ -280,9 +284,9 @@ impl<C> State<C> {
         }
     }
 
-    /// Tries two kinds of calls, the oldest first: those that wait until this semaphore is larger, and those with
-    /// several operations. Stops when a call has changed this semaphore's value, because the semaphore is then on the
-    /// list of changed ones again.
+    /// Tries two kinds of calls, the oldest first: calls with one operation that wait until this semaphore is larger,
+    /// and calls with several operations. Stops when a call has changed this semaphore's value, because the semaphore
+    /// is then on the list of changed semaphores again.
     fn run_more(&mut self, number: usize) {
         let (mut one, mut several) = (self.at(number).more.first(), self.several.first());
         loop {

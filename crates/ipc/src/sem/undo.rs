@@ -1,8 +1,8 @@
 //! The undos: changes of semaphores that the end of a process reverts.
 //!
 //! The adjustments of a process are stored in the arrays, under the number of the process's list, and guarded by each
-//! array's lock. The list names these arrays. Threads that share their undos share a list. The last of them to end
-//! reverts the changes.
+//! array's lock. The list has references to these arrays. Threads that share their undos share a list. The last of
+//! these threads to end reverts the changes.
 
 use super::array::Array;
 use super::state::Undo;
@@ -13,10 +13,10 @@ use quire_heap::{Arc, Vec};
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicUsize, Ordering};
 
-/// The bytes of kernel memory of a process's adjustments in an array, in addition to the numbers.
+/// The bytes of kernel memory of a process's adjustments in an array, in addition to the adjustments themselves.
 const OVERHEAD: u64 = 64;
 
-/// A thread's share of its process's list of undos. It is dropped when the thread ends. The drop of the last share
+/// A thread's share of its process's list of undos. The thread drops its share when it ends. The drop of the last share
 /// reverts all changes.
 pub struct Undos<H: Host>(Arc<UndoList<H>>);
 
@@ -50,7 +50,8 @@ impl<H: Host> Drop for Undos<H> {
 pub(super) struct UndoList<H: Host> {
     number: u64,
     threads: AtomicUsize,
-    /// These arrays, of which some may be removed. This lock is acquired before that of an array.
+    /// The arrays in which the process has adjustments. Some of them may be removed. This lock is acquired before the
+    /// lock of an array.
     arrays: Mutex<Vec<Arc<Array<H>>>>,
 }
 
@@ -79,7 +80,7 @@ impl<H: Host> UndoList<H> {
             arrays.try_reserve(1)?;
         }
         let added = array.with(|state| {
-            // Another thread of the process may have added them meanwhile.
+            // Another thread of the process may have added the adjustments since the first check.
             if there(state.removed, &state.undos)? {
                 return Ok(false);
             }

@@ -35,8 +35,8 @@ fn send(all: &Queues<TestHost>, queue: &Messages, kind: i64, bytes: &[u8]) -> Re
     queue.send(&ME, message(all, kind, bytes)?, true, QUIET)
 }
 
-/// A pair: a function that waits until calls have checked for signals `n` times, and the check itself. A call checks
-/// after it is listed.
+/// Returns two functions. The first waits until calls have checked for signals `n` times. The second is the check for
+/// signals that the calls use. A call checks after it is listed as a waiter.
 fn looks() -> (impl Fn(usize), impl Fn() -> bool + Sync) {
     let count = std::sync::Arc::new(AtomicUsize::new(0));
     let own = count.clone();
@@ -190,7 +190,7 @@ fn a_stricter_mode_ends_the_waits_that_it_excludes() {
     let id = queue.status(None).unwrap().id;
     let before = host.charged();
     let to = |mode| Change { user: ME.user, group: ME.group, mode };
-    // The mode changes while the calls wait: the function that checks for signals changes it.
+    // The mode changes while the calls wait, because the function that checks for signals changes it.
     let all = &all;
     let changes = &|mode| move || all.change(&ME, id, to(mode), 3).is_err();
     let receive = |mode| {
@@ -202,7 +202,7 @@ fn a_stricter_mode_ends_the_waits_that_it_excludes() {
     send(all, &queue, 1, b"abc").unwrap();
     let full = || queue.send(&ME, message(all, 1, b"d").unwrap(), false, &changes(0o400));
     assert_eq!(full(), Err(Error::Denied));
-    // With more room, a waiting sender sends the message that it had.
+    // The change gives the queue more room, and the waiting sender sends its message.
     let more = || all.change(&ME, id, to(0o600), 4).is_err();
     all.change(&ME, id, to(0o600), 3).unwrap();
     assert_eq!(queue.send(&ME, message(all, 2, b"e").unwrap(), false, &more), Ok(()));

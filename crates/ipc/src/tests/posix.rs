@@ -153,7 +153,7 @@ fn one_process_is_notified_once_of_a_message_in_an_empty_queue() {
             };
             receive(queue, &Patience { interrupted: &interrupted, ..LONG }).unwrap()
         });
-        // A receiver checks for signals after the queue has counted it.
+        // A receiver checks for signals after the queue has counted it as a waiting receiver.
         waited.recv().expect("the receiver did not wait");
         send(queue, 0, 1, &NOW).unwrap();
     });
@@ -167,7 +167,8 @@ fn a_message_that_meets_a_leaving_receiver_is_received_or_announced() {
     let count = Arc::new(AtomicUsize::new(0));
     let notify = Counted::try_new(Count(count.clone(), Arc::new(AtomicBool::new(true)))).unwrap();
     queue.set_notify(1, Some(unsize!(notify))).unwrap();
-    // The receiver finds no message, and then a signal. The message arrives between these two checks.
+    // The receiver first finds no message, and then a signal. The message arrives between these two checks, and the
+    // receiver gets it.
     let interrupted = || send(queue, 0, 1, &NOW).is_ok();
     assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
     assert_eq!((count.load(Ordering::SeqCst), queue.filled()), (0, (0, 0)));

@@ -7,9 +7,10 @@ use messages::{message, queue, queues, receive};
 use quire_heap::refusal;
 use semaphores::{array, arrays, op, operate};
 
-/// Runs `does` on a new fixture once for each of its allocations, which is refused. Also runs it with none refused.
+/// Runs `does` on a new fixture once for each allocation that `does` makes, and refuses this allocation. Also runs
+/// `does` without a refusal.
 fn refuse_each<T>(name: &str, prepare: impl Fn() -> T, does: impl Fn(&T) -> Result<(), Error>) {
-    // The checker of lock orders allocates when it sees a new order, so it sees them here.
+    // The checker of lock orders allocates when it sees a new order. This first run shows it all orders.
     does(&prepare()).unwrap_or_else(|e| panic!("{name}: {e:?}"));
     for at in 1.. {
         let prepared = prepare();
@@ -89,7 +90,8 @@ fn a_segment_without_memory_leaves_no_id() {
         let all = segments::segments();
         let how = || all.0.open(&ME, 3, 1, NEW, |name, attaches| segments::make(&all)(name, attaches));
         let (done, made) = refusal::at(at, || {
-            // The standard library's allocations in `make` cannot be refused, so they are kept out of the count.
+            // The standard library's allocations in `make` cannot be refused. So the calls with refusals pass a
+            // function that only fails.
             all.0.open(&ME, 3, 1, NEW, |_, _| Err(Error::Denied))
         });
         if made < at {
@@ -114,7 +116,8 @@ fn receiving_and_removing_succeed_without_memory() {
             let how = crate::msg::Receive { wanted: Wanted::Any, most: 1, cuts: false, no_wait: true };
             drop(queue.receive(&ME, how, QUIET).unwrap());
         });
-        // The table of ids needs memory if lookups are under way. If there is none, it waits for these lookups instead.
+        // A removal from the table of ids needs memory if lookups run at the time. Without memory, it waits for these
+        // lookups instead.
         assert_eq!(refusal::at(1, || all.remove(&ME, id)).0, Ok(()));
         assert!(round == 0 || allocations == 0, "{allocations}");
         assert_eq!(receive(&queue, Wanted::Any, true), Err(Error::Removed));

@@ -196,7 +196,7 @@ fn the_last_thread_of_a_process_reverts_its_changes() {
     let thread = undos.share();
     drop(undos);
     assert_eq!((values(&one), values(&two)), (vec![2, 0], vec![2]));
-    // A value that was set is not reverted. The others stay in their range.
+    // A value that was set is not reverted. The other values are reverted, and stay in their range.
     one.set(&ME, 0, 1).unwrap();
     drop(thread);
     assert_eq!((values(&one), values(&two)), (vec![1, 0], vec![0]));
@@ -228,7 +228,7 @@ fn undos_of_removed_arrays_take_no_memory() {
         operate(&all.find(id).unwrap(), &[undone(0, 1)], Some(&undos)).unwrap();
         all.remove(&ME, id).unwrap();
     }
-    // Removed arrays leave the list later: when further arrays are added.
+    // Removed arrays stay on the list of undos until further arrays are added.
     assert!(host.charged() < 10 * 1000 * 64, "{}", host.charged());
     drop(undos);
     assert_eq!((host.charged(), all.semaphores()), (0, 0));
@@ -249,7 +249,7 @@ fn threads_pass_a_token_and_lose_none() {
                 })
             })
             .collect();
-        // Meanwhile other calls begin to wait and are interrupted.
+        // While the other threads run, further calls begin to wait and are interrupted.
         s.spawn(|| {
             let mut signals = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! The archive of the initial file system. The memory system gets its frames, one after the other, as files are
-//! unpacked: no file is in memory twice for long.
+//! The archive of the initial file system (initramfs). While its files are unpacked, its frames are freed one after the
+//! other, so that the files are not in memory twice.
 
 use crate::machine::vm;
 use crate::memory::layout::direct;
@@ -12,31 +12,31 @@ use quire_vm::{PAGE_SIZE, Pfn, PhysRange};
 
 /// The archive as the boot loader left it.
 pub struct Archive {
-    /// Its first byte, and its length.
+    /// The address of the first byte in the direct map. `len` is the length in bytes.
     start: *const u8,
     len: usize,
     /// The physical address of the first byte.
     physical: u64,
-    /// The bytes before it are unpacked.
+    /// The number of bytes that were unpacked.
     at: usize,
-    /// Frames that hold nothing but files that are not unpacked yet.
+    /// The frames that are still to be freed. Their files are not all unpacked yet.
     frames: PhysRange,
-    /// Frames of a piece, 0 without pieces.
+    /// The size, in frames, of the ranges in which the memory system gets the archive's frames; 0 if it gets none.
     piece: u64,
 }
 
 impl Archive {
-    /// The archive of `module`. It registers no free range above `largest` bytes, because the memory system places its
-    /// tables in the largest range.
+    /// The archive in `module`. `largest` is the size in bytes of the largest free range of RAM. The archive's frames
+    /// are registered in smaller ranges, because the memory system places its tables in the largest range.
     ///
     /// # Safety
-    /// The module lies in RAM that the direct map shows, and that no other code uses.
+    /// The module is in RAM that the direct map maps, and no other code uses it.
     pub unsafe fn new(module: Module, largest: u64) -> Archive {
         let start = direct(module.start).cast_const();
         let len = module.len as usize;
-        // SAFETY: by this function's contract.
+        // SAFETY: the module is readable RAM, by this function's contract.
         let bytes = unsafe { core::slice::from_raw_parts(start, len) };
-        // Backtraces read the symbols for ever.
+        // The symbols at the start are not freed, because backtraces need them.
         let kept = Symbols::end_in_archive(bytes);
         let first = (module.start + kept as u64).div_ceil(PAGE_SIZE);
         let end = ((module.start + module.len) / PAGE_SIZE).max(first);
@@ -52,23 +52,24 @@ impl Archive {
         }
     }
 
-    /// The symbols at its start; empty without symbols.
+    /// The part of the archive with the kernel's symbols, at its start; empty if there are none.
     pub fn symbols(&self) -> &'static [u8] {
-        // SAFETY: by the contract of `new`, and because these bytes are not among the frames that are given away.
+        // SAFETY: the module is readable by the contract of `new`, and these bytes are not in frames that are freed.
         unsafe {
             let whole = core::slice::from_raw_parts(self.start, self.len);
             core::slice::from_raw_parts(self.start, Symbols::end_in_archive(whole))
         }
     }
 
-    /// The ranges of frames that the memory system gets. Their boundaries are those of large pages where
+    /// The ranges of the archive's frames that the memory system gets. Their boundaries are aligned to large pages if
     /// possible.
     pub fn pieces(&self) -> impl Iterator<Item = PhysRange> {
         let frames = |(start, end)| PhysRange { start: Pfn(start), end: Pfn(end) };
         pieces(self.frames.start.0, self.frames.end.0, self.piece).map(frames)
     }
 
-    /// Takes the frames out of the memory system again, before another user can have them.
+    /// Allocates the archive's frames from the memory system, before another user can get them. `give_up` frees them
+    /// one after the other.
     pub fn hold(&self) {
         for piece in self.pieces() {
             let count = piece.end.0 - piece.start.0;
@@ -84,7 +85,8 @@ impl Archive {
 
 impl cpio::Archive for Archive {
     fn rest(&self) -> &[u8] {
-        // SAFETY: by the contract of `new`. The frames before `at` may be gone, and those behind it are still held.
+        // SAFETY: the module is readable by the contract of `new`. The frames before `at` may be freed, but those
+        // behind it are still allocated.
         unsafe { core::slice::from_raw_parts(self.start.add(self.at), self.len - self.at) }
     }
 
@@ -92,7 +94,7 @@ impl cpio::Archive for Archive {
         self.at = (self.at + bytes).min(self.len);
         let next = self.frames.end.0.min((self.physical + self.at as u64) / PAGE_SIZE);
         while self.frames.start.0 < next {
-            // SAFETY: `hold` took the frame, and its bytes are never read again.
+            // SAFETY: `hold` allocated the frame, and its bytes are never read again.
             unsafe { vm().free_pfn(self.frames.start) };
             self.frames.start.0 += 1;
         }

@@ -1,11 +1,13 @@
 //! Boot: from the loader's entry to the first thread, on the boot CPU and on the others.
 //!
-//! Uses all of the kernel, and no other room uses it. Boot passes values of upper rooms to lower ones. A CPU's tables
-//! get the addresses of the trap entries. The page tables get the page below the boot stack, which they leave unmapped.
+//! Boot uses all other modules of the kernel, and none uses boot. Boot passes values of upper modules to lower ones.
+//! `cpu::tables` gets the addresses of the trap entries. `memory::paging` gets the address of the guard page below the
+//! boot stack.
 //!
 //! Invariants:
-//! - Each step comes after those that it needs: features, registers, the memory system, the scheduler, interrupts.
-//! - A machine that cannot run Quire gets one sentence with the reason.
+//! - The order of the steps is: features, registers, the memory system, the scheduler, interrupts. Each step needs the
+//!   steps before it.
+//! - On a machine that cannot run Quire, boot prints one sentence with the reason and ends.
 
 mod archive;
 pub mod pvh;
@@ -38,10 +40,10 @@ use quire_task::Scheduler;
 use quire_vm::Config;
 use quire_vm::{Pfn, PhysRange, Vm};
 
-/// The memory system gets no RAM below this address.
+/// The lowest physical address of the memory system's RAM.
 const LOWEST: u64 = 1 << 20;
 
-/// Physical memory through the boot tables.
+/// Access to physical memory through the boot page tables.
 struct BootPhysical;
 
 impl acpi::Physical for BootPhysical {
@@ -52,13 +54,13 @@ impl acpi::Physical for BootPhysical {
 
 fn physical(at: u64, len: usize) -> Option<&'static [u8]> {
     let end = at.checked_add(len as u64)?;
-    // SAFETY: the boot tables show the first 4 GiB; the loader's and the firmware's data there do not change.
+    // SAFETY: the boot page tables map the first 4 GiB. The data of the loader and the firmware there do not change.
     (end <= 1 << 32).then(|| unsafe { core::slice::from_raw_parts(direct(at), len) })
 }
 
-/// The boot CPU arrives here on the boot stack, interrupts masked, under the boot tables.
+/// The Rust entry of the boot CPU. It runs on the boot stack, with interrupts masked, under the boot page tables.
 pub extern "C" fn start(start_info: u32) -> ! {
-    // SAFETY: only the boot CPU runs; each step below is in the order that the hardware needs.
+    // SAFETY: only the boot CPU runs, and the steps are in the order that the hardware needs.
     unsafe {
         tables::fill_interrupts(trap::entry::stub);
         tables::load(cpu::boot_block());
@@ -69,7 +71,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     required::check_long_mode();
     cpu::features::detect();
     if has(Feature::Smap) {
-        // SAFETY: the boot tables leave text writable, and no other CPU runs.
+        // SAFETY: the boot page tables map text as writable, and no other CPU runs.
         unsafe { trap::entry::patch_smap() }
     }
     let info = match StartInfo::read(start_info as u64, physical) {
@@ -101,11 +103,11 @@ pub extern "C" fn start(start_info: u32) -> ! {
     smp::start(&topology, registers.is_none());
     let domains = affinity.domains();
     if domains > 1 {
-        // A CPU's memory domain follows from its local APIC's identifier, which it registers when it arrives.
+        // A CPU's memory domain is looked up by its local APIC identifier, which each CPU registers when it starts.
         smp::await_all(&topology, registers.is_none());
     }
 
-    // SAFETY: the loader's module lies in RAM, which the direct map shows; it was left out of the free memory.
+    // SAFETY: the loader's module is in RAM, which the direct map maps. It is not part of the free memory.
     let archive = unsafe { Archive::new(info.modules().first().copied().unwrap_or_default(), largest(&free)) };
     let tables = build_systems(Found {
         free: &mut free,
@@ -143,7 +145,7 @@ pub extern "C" fn start(start_info: u32) -> ! {
     try_reports(command_line);
     crate::thread::daemons::start();
     crate::report::watchdog::start();
-    // The word `lockup` tests the watchdog.
+    // The word `lockup` on the command line provokes an incident, to test the watchdog.
     if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "lockup") {
         crate::report::watchdog::provoke::start(kind);
     }
@@ -153,7 +155,8 @@ pub extern "C" fn start(start_info: u32) -> ! {
     scheduler().idle()
 }
 
-/// The RAM that nothing uses: `all` without the kernel's image, the lowest megabyte, and the loader's modules.
+/// The unused RAM: the RAM in `info` without the kernel's image, the lowest megabyte, and the loader's modules. `all`
+/// is used to check that the modules are in RAM.
 fn free_memory(info: &StartInfo<'_>, all: &Ram) -> Ram {
     let mut reserved = [Span::default(); 8];
     let (image_start, image_end) = crate::memory::layout::image_physical();
@@ -168,10 +171,11 @@ fn free_memory(info: &StartInfo<'_>, all: &Ram) -> Ram {
     Ram::new(info.ranges(), &reserved)
 }
 
-/// Leaves the boot tables for the kernel's own, and enables the features of the boot CPU.
+/// Loads the kernel's own page tables in place of the boot tables, and enables the features of the boot CPU.
 fn load_tables(kernel_tables: &KernelTables) {
-    // SAFETY: the kernel's own tables map the running code; from here on no page is mapped below the kernel's half.
-    // Then interrupts are masked and those tables are loaded.
+    // SAFETY: the kernel's own tables map the running code, and no pages in the user half, which boot no longer needs.
+    // After the first call, the requirements of `set_registers` hold: interrupts are masked and these tables are
+    // loaded.
     unsafe {
         cpu::registers::set_cr3(kernel_tables.root().address());
         cpu::set_registers();
@@ -187,7 +191,8 @@ fn load_tables(kernel_tables: &KernelTables) {
     frame::use_vectors(fpu::widest_is_avx());
 }
 
-/// Starts the boot CPU's local APIC. Returns the address of its registers; `None` for an x2APIC, which has none.
+/// Starts the boot CPU's local APIC. Returns the address of its mapped registers; `None` for an x2APIC, which is
+/// accessed by MSRs.
 fn start_local_apic(kernel_tables: &KernelTables, free: &mut Ram) -> Option<usize> {
     let registers = if has(Feature::X2apic) {
         None
@@ -198,32 +203,32 @@ fn start_local_apic(kernel_tables: &KernelTables, free: &mut Ram) -> Option<usiz
             Err(e) => panic!("the local APIC cannot be mapped: {e:?}"),
         }
     };
-    // SAFETY: mapped uncached just now, or x2APIC; interrupts are masked.
+    // SAFETY: the registers were mapped uncached just now, or it is an x2APIC. Interrupts are masked.
     unsafe { local_apic::init(registers, interrupt::SPURIOUS) };
     registers
 }
 
-/// The machine as boot found it, for the systems that it builds.
+/// The parts of the machine from which `build_systems` builds the memory system and the scheduler.
 struct Found<'b> {
-    /// The RAM that nothing uses.
+    /// The unused RAM.
     free: &'b mut Ram,
     archive: &'b Archive,
     command_line: &'static [u8],
-    /// Bytes of RAM.
+    /// The size of all RAM, in bytes.
     total: u64,
-    /// Bytes of the loader's modules.
+    /// The size of all modules of the loader, in bytes.
     files: u64,
     kernel_tables: KernelTables,
     affinity: Affinity,
 }
 
 /// Builds the memory system, swap and the scheduler. Returns the memory for the Linux layer's tables.
-// Not inlined, because boot's own frame stays on the stack.
+// Not inlined, so that its large locals are not in the frame of `start`, which stays on the stack for ever.
 #[inline(never)]
 fn build_systems(found: Found<'_>) -> TableMemory {
     let Found { free, archive, command_line, total, files, kernel_tables, affinity } = found;
     let cpus = cpu::count();
-    // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
+    // SAFETY: each range of memory is unused, aligned to a page, large enough, and never freed.
     unsafe {
         shootdown::init(boot_memory(free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
@@ -249,20 +254,20 @@ fn build_systems(found: Found<'_>) -> TableMemory {
     }
 }
 
-/// Starts the timer of this CPU, and sets the time of day. Boot becomes the CPU's idle thread.
+/// Starts the timer of this CPU, and sets the time of day. The boot code becomes the CPU's idle thread.
 fn start_clocks(command_line: &'static [u8]) {
     if let Some(ns) = usable(quire_kernel::loader::command_line::time(command_line, "tick")) {
         crate::thread::scheduling::set_tick(ns);
     }
     start_timer();
     adopt_idle();
-    // SAFETY: the boot CPU alone uses the clock's ports.
+    // SAFETY: only the boot CPU uses the ports of the real-time clock.
     if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
         personality::machine::set_epoch(seconds);
     }
 }
 
-/// Obeys the words of the command line that test reports: `panic` and, in debug builds, `invert`.
+/// Executes the words of the command line that test the kernel's reports: `panic` and, in debug builds, `invert`.
 fn try_reports(command_line: &'static [u8]) {
     if quire_kernel::loader::command_line::flag(command_line, "panic") {
         panic!("as asked");
@@ -273,19 +278,19 @@ fn try_reports(command_line: &'static [u8]) {
     }
 }
 
-/// Enables on this CPU the features that the boot CPU has found to work.
+/// Enables, on this CPU, the FPU features that work on the boot CPU. The machine ends if they do not work on this CPU.
 ///
 /// # Safety
 /// As [`fpu::enable`].
 unsafe fn enable_fpu() {
-    // SAFETY: by this function's contract.
+    // SAFETY: the contract of `fpu::enable` is that of this function.
     if let Err(why) = unsafe { fpu::enable() } {
         required::refuse(format_args!("vectors work on CPU 0, but not on CPU {}: {why}", cpu::id()));
     }
 }
 
-/// The firmware's memory domains; a single one if its table is broken.
-// Not inlined, because boot's own frame stays on the stack.
+/// Reads the firmware's table of memory domains (NUMA nodes). Returns a single domain if the table is broken.
+// Not inlined, so that its large locals are not in the frame of `start`, which stays on the stack for ever.
 #[inline(never)]
 fn read_affinity(root_pointer: u64) -> Affinity {
     acpi::affinity(&BootPhysical, root_pointer).unwrap_or_else(|e| {
@@ -294,7 +299,7 @@ fn read_affinity(root_pointer: u64) -> Affinity {
     })
 }
 
-/// The local APIC's timer rate, or 0 for the TSC deadline.
+/// The rate of the local APIC's timer in ticks per second; 0 if the timer uses TSC deadlines.
 static TIMER_HZ: AtomicU64 = AtomicU64::new(0);
 
 fn start_timer() {
@@ -302,7 +307,7 @@ fn start_timer() {
     local_apic::timer_init(interrupt::TIMER, (hz != 0).then_some(hz));
 }
 
-/// Another CPU is ready to run threads.
+/// Makes a CPU other than the boot CPU run threads. Called at the end of that CPU's start.
 pub fn join_scheduler() -> ! {
     start_timer();
     adopt_idle();
@@ -310,7 +315,7 @@ pub fn join_scheduler() -> ! {
     scheduler().idle()
 }
 
-/// Memory that boot takes and never frees.
+/// Allocates memory that boot never frees. Ends the machine if there is not enough.
 fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
     match paging::take_large(free, bytes as u64).and_then(|at| NonNull::new(direct(at))) {
         Some(at) => at,
@@ -318,12 +323,12 @@ fn boot_memory(free: &mut Ram, bytes: usize) -> NonNull<u8> {
     }
 }
 
-/// Bytes of the largest piece of RAM for the memory system.
+/// The size in bytes of the largest range of RAM for the memory system.
 fn largest(free: &Ram) -> u64 {
     free.largest(LOWEST, u64::MAX)
 }
 
-/// The remaining RAM and the archive's, in frames, ascending.
+/// Fills `ranges` with the frames of the remaining RAM and of the archive, in ascending order. Returns the filled part.
 fn fill_ranges<'a>(
     free: &Ram,
     archive: impl Iterator<Item = PhysRange>,
@@ -340,7 +345,7 @@ fn fill_ranges<'a>(
     &ranges[..len]
 }
 
-/// The memory core's settings, with those of the command line.
+/// The memory core's settings: the values of the command line, and the defaults for all others.
 fn config(command_line: &[u8]) -> Config {
     use quire_kernel::loader::command_line::{number, value};
     let default = Config::default();
@@ -352,17 +357,16 @@ fn config(command_line: &[u8]) -> Config {
     }
 }
 
-/// The value of a word of the command line. If it is unusable, the machine ends with one sentence that gives the
-/// reason.
+/// Returns the value of a word of the command line. If the value is unusable, prints the reason and ends the machine.
 fn usable<T>(asked: Result<T, Unusable<'_>>) -> T {
     asked.unwrap_or_else(|unusable| required::refuse_word(&unusable))
 }
 
-/// The limits of the file systems in memory, beside the files that boot puts there, from the command line. The machine
-/// has `total` bytes.
+/// The limits of the in-memory file systems, from the command line. They do not apply to the files that boot unpacks.
+/// The machine has `total` bytes of RAM.
 fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> {
     use quire_kernel::loader::command_line::amount_up_to;
-    /// The fewest bytes of an inode.
+    /// The least size of an inode, in bytes.
     const INODE: u64 = 512;
     let size = amount_up_to(command_line, "tmpfs-size", total)?;
     Ok(Limits {
@@ -374,7 +378,7 @@ fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> 
 /// Copies the command line out of the loader's memory, which is soon unmapped.
 fn keep_command_line(line: &[u8]) -> &'static [u8] {
     struct Kept(UnsafeCell<[u8; 4096]>);
-    // SAFETY: written once, below, while only the boot CPU runs.
+    // SAFETY: the value is written once, below, while only the boot CPU runs.
     unsafe impl Sync for Kept {}
     static KEPT: Kept = Kept(UnsafeCell::new([0; 4096]));
     // SAFETY: boot calls this once, while only the boot CPU runs, so this is the only reference.

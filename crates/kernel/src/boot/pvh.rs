@@ -1,11 +1,14 @@
-//! The first instructions: a PVH boot loader enters in 32-bit protected mode, paging off, EBX = start info.
+//! The first instructions of the kernel. A PVH boot loader enters in 32-bit protected mode with paging off. EBX has the
+//! physical address of the start info.
 //!
-//! These instructions map the first 4 GiB twice, low (where they run) and in the direct map, and the image at its own
-//! address. Then they call [`start`](super::start). The low half is unmapped when the kernel's own tables are loaded.
+//! These instructions map the first 4 GiB twice, one to one (where they run) and in the direct map. They also map the
+//! image at its virtual address. Then they call [`start`](super::start). The one-to-one mapping ends when the kernel's
+//! own tables are loaded.
 
 use core::arch::global_asm;
 
-/// Bytes of the boot stack, which becomes the boot CPU's idle stack. Large, because boot keeps its lists on it.
+/// The size in bytes of the boot stack, which becomes the stack of the boot CPU's idle thread. It is large, because
+/// boot has its lists on it.
 pub const BOOT_STACK: usize = 128 * 1024;
 
 global_asm!(
@@ -128,7 +131,7 @@ unsafe extern "C" {
     static boot_stack_guard: u8;
 }
 
-/// The page below the boot stack, which the kernel's own tables leave out.
+/// The address of the guard page below the boot stack, which the kernel's own tables do not map.
 pub fn stack_guard() -> u64 {
     &raw const boot_stack_guard as u64
 }

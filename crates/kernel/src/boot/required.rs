@@ -1,10 +1,10 @@
-//! The required features of the processor, checked before the first instruction that needs them.
+//! The check of the processor's required features, before the first instruction that needs them.
 //!
-//! The check runs in 32-bit mode with paging off. A processor without long mode or NX would fault for ever at the first
-//! write of EFER. If features are missing, one sentence on the serial line names them all, and QEMU's debug-exit device
-//! gets [`REFUSED`]. Optional features are in `cpu::features`.
+//! The check runs in 32-bit mode with paging off. Otherwise a processor without long mode or NX would fault for ever at
+//! the first write of EFER. If features are missing, one sentence on the serial line names them all, and QEMU's
+//! debug-exit device gets [`REFUSED`]. Optional features are in `cpu::features`.
 //!
-//! A loader that speaks PVH starts on processors with CPUID, so its presence is taken for granted.
+//! CPUID itself is not checked, because a PVH loader only runs on processors that have it.
 
 use core::arch::global_asm;
 use core::arch::x86_64::__cpuid;
@@ -12,14 +12,14 @@ use core::fmt;
 use quire_drivers::debug_exit::{self, REFUSED};
 use quire_kernel::loader::command_line::Unusable;
 
-/// The beginning of a refusal: `./quire run` searches the log for it, and prints the line from there on.
+/// The beginning of a refusal. `./quire run` searches the log for it, and prints the rest of the line.
 macro_rules! refusal {
     () => {
         "Quire cannot run on this machine: "
     };
 }
 
-/// Registers of CPUID in the table below, by their index in `boot_found`.
+/// The registers of CPUID that the table below names, as indexes of `boot_found`.
 const ONE_EDX: u8 = 0;
 const EXTENDED_EDX: u8 = 1;
 
@@ -173,7 +173,7 @@ global_asm!(
     refused = const REFUSED,
 );
 
-/// Checks features that a processor may announce in 64-bit mode only: Intel's do so with SYSCALL.
+/// Checks the features that a processor may announce only in 64-bit mode, as Intel's processors do for SYSCALL.
 pub fn check_long_mode() {
     const SYSCALL: u32 = 1 << 11;
     if __cpuid(0x8000_0001).edx & SYSCALL == 0 {
@@ -181,14 +181,15 @@ pub fn check_long_mode() {
     }
 }
 
-/// Ends a machine that Quire cannot run on, with one sentence that gives the reason.
+/// Logs why Quire cannot run on this machine, in one sentence, and ends the machine.
 #[cold]
 pub fn refuse(why: fmt::Arguments<'_>) -> ! {
     log!(concat!(refusal!(), "{}"), why);
     end()
 }
 
-/// Ends a machine with a boot word whose value cannot be used. `./quire run` searches the log for this sentence, too.
+/// Logs which word of the command line has an unusable value, and ends the machine. `./quire run` searches the log for
+/// this sentence, too.
 #[cold]
 pub fn refuse_word(word: &Unusable<'_>) -> ! {
     log!("the boot word {word}");

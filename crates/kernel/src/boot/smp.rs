@@ -1,5 +1,5 @@
-//! Starts the other CPUs: INIT, then start-up interrupts, all at once; each gets its number, block and stack in the
-//! order of arrival.
+//! The start of the other CPUs, by INIT and start-up interrupts (SIPI), all at the same time. Each CPU takes a number,
+//! and with it a block and a stack, in the order in which the CPUs arrive.
 
 use crate::cpu::{self, Block, interrupt, tables};
 use crate::machine::DirectMap;
@@ -15,10 +15,10 @@ use quire_pmap::Rights;
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
 
-/// The address at which CPUs begin in real mode. The page is below 1 MiB, RAM on every PC, and left out of the free
-/// memory.
+/// The physical address at which CPUs begin in real mode. The page is RAM on every PC. It is below 1 MiB, so it is not
+/// part of the free memory.
 const TRAMPOLINE: u64 = 0x8000;
-/// Bytes of a stack for double faults, NMIs and machine checks.
+/// The size in bytes of a stack for double faults, NMIs or machine checks.
 const IST_STACK: u64 = 8 * 1024;
 
 global_asm!(
@@ -105,18 +105,18 @@ unsafe extern "C" {
     static __trampoline_end: u8;
 }
 
-/// The number that the next arriving CPU gets.
+/// The number that the next CPU gets when it arrives.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
-/// Tops of the stacks that arriving CPUs take, by number.
+/// The tops of the stacks of the CPUs, by CPU number.
 static STACK_TOPS: [AtomicU64; cpu::MAX] = [const { AtomicU64::new(0) }; cpu::MAX];
 static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
-/// The scheduler and the timer are ready.
+/// The scheduler and the timer are ready, so the other CPUs may run threads.
 static GO: AtomicBool = AtomicBool::new(false);
-/// CPUs that run, the boot CPU included.
+/// The number of CPUs that have started, including the boot CPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
-/// The argument of `local_apic::init`, for the arriving CPUs.
+/// The argument of `local_apic::init` for the CPUs that start.
 static APIC_REGISTERS: AtomicUsize = AtomicUsize::new(0);
-/// A stack of `len` bytes with an unmapped page below it; returns its top.
+/// Maps a stack of `len` bytes with an unmapped guard page below it; returns its top.
 fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {
     let too_little = || -> ! { panic!("not enough memory for the CPUs' stacks") };
     let Some(bottom) = stack::fresh(len) else { too_little() };
@@ -136,21 +136,22 @@ fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {
 unsafe fn add_interrupt_stacks(block: *mut Block, tables: &KernelTables, free: &mut Ram) {
     for ist in [tables::IST_DOUBLE_FAULT, tables::IST_NMI, tables::IST_MACHINE_CHECK] {
         let top = boot_stack(tables, free, IST_STACK);
-        // SAFETY: by this function's contract; the field is not aligned, so it is written through a raw pointer.
+        // SAFETY: no other CPU uses the block, by this function's contract. The field is not aligned, so it is written
+        // through a raw pointer.
         unsafe { (&raw mut (*block).task.interrupt_stacks[ist - 1]).write_unaligned(top) };
     }
 }
 
-/// The CPUs that will run, this one not counted: their local APICs' identifiers.
+/// The local APIC identifiers of the other CPUs that will run.
 fn others(topology: &Topology, x2apic: bool) -> impl Iterator<Item = u32> {
     let me = local_apic::id();
     // Identifiers above 254 need x2APIC.
     topology.cpus().iter().copied().filter(move |id| *id != me && (x2apic || *id < 255)).take(cpu::MAX - 1)
 }
 
-/// Gives every CPU of `topology` up to the limit its block and stacks, and fixes the number of CPUs.
+/// Allocates the block and the stacks of every CPU in `topology`, up to the limit, and sets the number of CPUs.
 pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, registers: Option<usize>) {
-    // SAFETY: the boot CPU's block, on the boot CPU.
+    // SAFETY: this is the boot CPU, and the block is its own.
     unsafe { add_interrupt_stacks(cpu::boot_block(), tables, free) };
     let wanted = others(topology, registers.is_none()).count();
     for (id, stack_top) in STACK_TOPS.iter().enumerate().take(wanted + 1).skip(1) {
@@ -158,7 +159,7 @@ pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, regis
             panic!("not enough memory for the CPUs")
         };
         let block = direct(at).cast::<Block>();
-        // SAFETY: fresh memory, large enough, page-aligned.
+        // SAFETY: the memory is unused, large enough and aligned to a page.
         unsafe {
             block.write(Block::new(id as u32));
             add_interrupt_stacks(block, tables, free);
@@ -171,19 +172,19 @@ pub fn prepare(topology: &Topology, tables: &KernelTables, free: &mut Ram, regis
     cpu::set_count(wanted + 1);
 }
 
-/// Starts the CPUs, which come up while boot continues, and wait for [`go`].
+/// Starts the other CPUs. They initialise themselves while boot continues, and then wait for [`go`].
 pub fn start(topology: &Topology, x2apic: bool) {
     let from = &raw const __trampoline_start;
     let len = &raw const __trampoline_end as usize - from as usize;
     // SAFETY: the page is unused RAM below 1 MiB.
     unsafe { core::ptr::copy_nonoverlapping(from, direct(TRAMPOLINE), len) };
     others(topology, x2apic).for_each(local_apic::send_init);
-    // Only very old CPUs need 10 ms here.
+    // A wait of 20 microseconds. Only very old CPUs need 10 ms between INIT and the start-up interrupt.
     wait_until(20_000, || false);
     others(topology, x2apic).for_each(|id| local_apic::send_startup(id, (TRAMPOLINE >> 12) as u8));
 }
 
-/// Waits until all CPUs that were started are there.
+/// Waits until all CPUs that were started have arrived. Panics if some do not start.
 pub fn await_all(topology: &Topology, x2apic: bool) {
     let all = || ONLINE.load(Ordering::Acquire) == cpu::count();
     // The manual requires a second start-up interrupt; a running CPU ignores it.
@@ -195,7 +196,7 @@ pub fn await_all(topology: &Topology, x2apic: bool) {
     }
 }
 
-/// Waits until all started CPUs have arrived, and releases them to the scheduler.
+/// Waits until all started CPUs have arrived, and then makes them run threads.
 pub fn go(topology: &Topology, x2apic: bool) {
     await_all(topology, x2apic);
     GO.store(true, Ordering::Release);
@@ -204,7 +205,8 @@ pub fn go(topology: &Topology, x2apic: bool) {
     }
 }
 
-/// Waits up to about `ns` nanoseconds (the clock is not calibrated yet) for `done`.
+/// Waits until `done` returns true, for up to about `ns` nanoseconds (the clock is not calibrated yet). Returns whether
+/// `done` was true.
 fn wait_until(ns: u64, done: impl Fn() -> bool) -> bool {
     let end = crate::cpu::clock::now() + ns;
     while crate::cpu::clock::now() < end {
@@ -216,10 +218,11 @@ fn wait_until(ns: u64, done: impl Fn() -> bool) -> bool {
     done()
 }
 
-/// The entry of an arriving CPU, on its own stack, under the kernel's tables.
+/// The Rust entry of a starting CPU. It runs on the CPU's own stack, under the kernel's page tables.
 extern "C" fn arrived(id: usize) -> ! {
     let block = cpu::block_of(id);
-    // SAFETY: the block belongs to this CPU, the tables and features are ready, interrupts are masked.
+    // SAFETY: the block belongs to this CPU. The boot CPU has filled the tables and detected the features. Interrupts
+    // are masked.
     unsafe {
         tables::load(block);
         cpu::set_registers();
@@ -231,8 +234,8 @@ extern "C" fn arrived(id: usize) -> ! {
     unsafe { super::enable_fpu() };
     cpu::register(id, block, local_apic::id());
     ONLINE.fetch_add(1, Ordering::AcqRel);
-    // The CPU halts and does not spin, because the boot CPU is busy and may share its core. The boot CPU sets up the
-    // interrupt handlers before [`go`].
+    // The CPU halts instead of spinning, because the boot CPU is busy and may share a core with it. `go` ends the halt
+    // by an interrupt.
     while !GO.load(Ordering::Acquire) {
         cpu::halt();
         let _was = cpu::interrupts_off();

@@ -1,42 +1,42 @@
-//! Time from the TSC, calibrated against the PIT while the boot does other work.
+//! The clock: time from the TSC, whose rate is measured against the PIT while boot does other work.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_drivers::{local_apic, pit};
 
-/// TSC value at boot: time zero.
+/// The TSC's value at boot, which is time zero.
 static START: AtomicU64 = AtomicU64::new(0);
-/// Nanoseconds per tick, times 2^32. Until calibration, as if the TSC ran at 2.5 GHz.
+/// Nanoseconds per TSC tick, times 2^32. Before the calibration, a rate of 2.5 GHz is assumed.
 static NS_PER_TICK: AtomicU64 = AtomicU64::new((2 << 32) / 5);
-/// Nanoseconds from 1970 to boot.
+/// The time of boot, in nanoseconds since 1970.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 /// TSC ticks per nanosecond, times 2^32.
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new((5 << 32) / 2);
 
-/// The time-stamp counter.
+/// The value of the time-stamp counter.
 #[inline(always)]
 pub fn ticks() -> u64 {
-    // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
+    // SAFETY: every x86-64 CPU has the instruction, and it accesses no memory.
     unsafe { _rdtsc() }
 }
 
-/// Nanoseconds since boot.
+/// The time since boot, in nanoseconds.
 #[inline(always)]
 pub fn now() -> u64 {
     ns_of(ticks().wrapping_sub(START.load(Ordering::Relaxed)))
 }
 
-/// Nanoseconds since 1970.
+/// The wall-clock time, in nanoseconds since 1970.
 pub fn realtime() -> u64 {
     epoch().wrapping_add(now())
 }
 
-/// Nanoseconds from 1970 to boot.
+/// The time of boot, in nanoseconds since 1970.
 pub fn epoch() -> u64 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// Sets the wall clock: boot was `ns` after 1970.
+/// Sets the wall clock. `ns` is the time of boot, in nanoseconds since 1970.
 pub fn set_epoch(ns: u64) {
     EPOCH.store(ns, Ordering::Relaxed);
 }
@@ -47,46 +47,47 @@ pub fn ns_of(ticks: u64) -> u64 {
     ((ticks as u128 * NS_PER_TICK.load(Ordering::Relaxed) as u128) >> 32) as u64
 }
 
-/// The TSC's value at boot, and nanoseconds a tick, times 2^32: [`now`] follows from both.
+/// The TSC's value at boot, and nanoseconds per tick times 2^32. A reader can compute [`now`] from them and the TSC.
 pub fn scale() -> (u64, u64) {
     (START.load(Ordering::Relaxed), NS_PER_TICK.load(Ordering::Relaxed))
 }
 
-/// Ticks a second.
+/// The TSC's rate, in ticks per second.
 pub fn hz() -> u64 {
     ((TICKS_PER_NS.load(Ordering::Relaxed) as u128 * 1_000_000_000) >> 32) as u64
 }
 
-/// The TSC's value in `ns` nanoseconds from now, or a little later. It is computed from the present, not from boot,
-/// because the two rates are not exact inverses. Their error would grow, and a timer would expire before [`now`]
-/// reaches its deadline.
+/// The value that the TSC will have in `ns` nanoseconds, rounded up. It is computed from the TSC's present value,
+/// because `NS_PER_TICK` and `TICKS_PER_NS` are not exact inverses. In a computation from boot their error would grow,
+/// and a timer would expire before [`now`] reaches its deadline.
 #[inline(always)]
 pub fn ticks_in(ns: u64) -> u64 {
     ticks().saturating_add(ticks_for(ns, TICKS_PER_NS.load(Ordering::Relaxed)))
 }
 
-/// `ns` nanoseconds at `rate` ticks a nanosecond, in 2^-32; rounded up.
+/// The number of ticks in `ns` nanoseconds, rounded up. `rate` is in ticks per nanosecond, times 2^32.
 fn ticks_for(ns: u64, rate: u64) -> u64 {
     let ticks = ((ns as u128 * rate as u128) >> 32) + 1;
     ticks.min(u64::MAX as u128) as u64
 }
 
-/// A calibration that runs while boot continues.
+/// A measurement of the clocks' rates, which runs while boot continues.
 pub struct Calibration {
     reference: pit::Interval,
     first: Option<Sample>,
     apic_at: Option<u64>,
 }
 
-/// Both clocks at one moment.
+/// The values of both clocks at one moment.
 #[derive(Clone, Copy)]
 struct Sample {
     tsc: u64,
     pit: u64,
 }
 
-/// Reads both clocks. A virtual CPU may lose its core between two instructions. So it takes the tightest of a few
-/// readings, with the least time between its two reads of the TSC.
+/// Reads both clocks. A virtual CPU may be descheduled between two instructions. So the function reads the clocks a few
+/// times, and returns the sample with the least time between its two reads of the TSC. `None` if the PIT's interval has
+/// ended.
 fn sample(reference: &pit::Interval) -> Option<Sample> {
     let mut best: Option<(u64, Sample)> = None;
     for _ in 0..5 {
@@ -103,16 +104,16 @@ fn sample(reference: &pit::Interval) -> Option<Sample> {
 /// The results of a calibration.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// TSC ticks a second.
+    /// The TSC's ticks per second.
     pub tsc: u64,
-    /// Ticks of the local APIC's timer a second.
+    /// The ticks of the local APIC's timer per second.
     pub apic: u64,
 }
 
-/// The most TSC ticks of two device accesses by a CPU that does not lose its core.
+/// The most TSC ticks that two device accesses take if the virtual CPU is not descheduled between them.
 const QUICK: u64 = 50_000;
-/// The least reference interval in PIT ticks: 6 ms. The error is then below one part in a thousand if a port access
-/// takes a few microseconds.
+/// The least length of the reference interval: 6 ms, in PIT ticks. If a port access takes a few microseconds, the error
+/// is then below one part in a thousand.
 const ENOUGH: u64 = pit::HZ * 6 / 1000;
 
 impl Calibration {
@@ -125,9 +126,9 @@ impl Calibration {
         Calibration { reference, first, apic_at: None }
     }
 
-    /// Called when the local APIC works: starts the measurement of its timer.
+    /// Starts the measurement of the local APIC's timer. Called after the local APIC was initialised.
     pub fn start_apic(&mut self) {
-        // The tightest of a few starts, as for a sample: a late read of the TSC would make the timer seem slow.
+        // Try a few times, as in `sample`, because a late read of the TSC would falsify the measured rate.
         for _ in 0..5 {
             let before = ticks();
             local_apic::timer_calibration_start();
@@ -142,8 +143,8 @@ impl Calibration {
     /// Waits until the interval is long enough, and sets the clock's rate.
     pub fn finish(self) -> Rates {
         let measured = self.first.and_then(|first| measure(&self.reference, first)).or_else(|| {
-            // Boot took longer than the counter runs: it is started again, and waited for. SAFETY: only the boot CPU
-            // runs, so no other code uses the interval timer.
+            // Boot took longer than the PIT's interval, so start another interval and wait for it. SAFETY: no other
+            // code uses the PIT.
             let again = unsafe { pit::Interval::start() };
             measure(&again, sample(&again)?)
         });
@@ -163,7 +164,8 @@ impl Calibration {
     }
 }
 
-/// The TSC's rate since `first`; `None` if the reference has ended or does not run.
+/// Measures the TSC's rate since `first`, in ticks per second. `None` if the PIT's interval has ended, or if the PIT
+/// does not run.
 fn measure(reference: &pit::Interval, first: Sample) -> Option<u64> {
     for _ in 0..500_000 {
         let now = sample(reference)?;
@@ -176,7 +178,7 @@ fn measure(reference: &pit::Interval, first: Sample) -> Option<u64> {
     None
 }
 
-/// The TSC's rate if CPUID states it: leaf 0x15, or a hypervisor's leaf 0x4000_0010 (in kHz).
+/// The TSC's rate in ticks per second, if CPUID reports it in leaf 0x15, or a hypervisor in leaf 0x4000_0010 (in kHz).
 fn stated_rate() -> Option<u64> {
     let highest = __cpuid(0).eax;
     if highest >= 0x15 {

@@ -4,12 +4,13 @@ use crate::cpu::clock;
 use crate::cpu::features::{Feature, has};
 use core::arch::asm;
 
-/// 32 bytes: from the CPU's generator if there is one, always mixed with the jitter of the time-stamp counter.
+/// Returns a seed of 32 bytes. It is computed from the jitter of the time-stamp counter, and from the CPU's generator
+/// (RDRAND) if there is one.
 pub fn seed() -> [u8; 32] {
     let mut out = [0u8; 32];
     let mut state = clock::ticks();
     for word in out.chunks_exact_mut(8) {
-        // The time of a loop varies with all other activity of the machine.
+        // The duration of the loop varies with the other activity of the machine.
         for _ in 0..64 {
             let before = clock::ticks();
             core::hint::black_box(state);
@@ -29,11 +30,11 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A word from the CPU's generator, which may be exhausted for a moment.
+/// A word from the CPU's generator; `None` if it has none after ten attempts. It may be exhausted for a short time.
 fn hardware() -> Option<u64> {
     for _ in 0..10 {
         let (value, there): (u64, u8);
-        // SAFETY: called only where the CPU has RDRAND.
+        // SAFETY: the caller has checked that the CPU has RDRAND.
         unsafe { asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) there, options(nomem, nostack)) }
         if there != 0 {
             return Some(value);

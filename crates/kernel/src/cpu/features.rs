@@ -1,5 +1,5 @@
-//! The CPUs' optional features, beyond those that Quire requires (`boot::required`). Read once, on the boot CPU; all
-//! CPUs are assumed to be alike.
+//! The CPUs' optional features, beyond those that Quire requires (`boot::required`). They are read once, on the boot
+//! CPU, because all CPUs are assumed to have the same features.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ pub enum Feature {
     TscDeadline = 1 << 4,
     Xsave = 1 << 5,
     Avx = 1 << 6,
-    /// PCIDs and INVPCID, both.
+    /// Both PCIDs and INVPCID.
     Pcid = 1 << 7,
     GigabytePages = 1 << 8,
     FastStrings = 1 << 9,
@@ -32,7 +32,7 @@ pub fn has(feature: Feature) -> bool {
     FOUND.load(Ordering::Relaxed) & feature as u32 != 0
 }
 
-/// Clears a `feature` that is announced, but does not work. For the boot CPU, before others start.
+/// Removes a feature that CPUID announces but that does not work. Called by the boot CPU, before other CPUs start.
 pub fn withdraw(feature: Feature) {
     FOUND.fetch_and(!(feature as u32), Ordering::Relaxed);
 }
@@ -63,17 +63,18 @@ pub fn detect() {
     FOUND.store(found, Ordering::Relaxed);
 }
 
-/// QEMU's translator treats CR4.OSXSAVE as reserved if the model has no extension of XSAVE (AMD's first with AVX). It
-/// then repeats the write of CR4 for ever, without an exception (`cr4_reserved_bits`, seen in QEMU 7.2 and 10.0).
+/// Whether a write of CR4.OSXSAVE hangs. QEMU's TCG treats the bit as reserved if the CPU model has no extension of
+/// XSAVE (such as AMD's first CPUs with AVX). It then repeats the write of CR4 for ever, without an exception
+/// (`cr4_reserved_bits`, seen in QEMU 7.2 and 10.0).
 fn hangs_on_xsave(one_ecx: u32) -> bool {
     let under = __cpuid(0x4000_0000);
     one_ecx & 1 << 31 != 0 && [under.ebx, under.ecx, under.edx] == TCG && __cpuid_count(0xd, 1).eax == 0
 }
 
-/// `TCGTCGTCGTCG`, the name of QEMU's translator.
+/// The hypervisor signature of QEMU's TCG in CPUID: `TCGTCGTCGTCG`.
 const TCG: [u32; 3] = [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
 
-/// Names of the flags of CPUID leaf 1 (EDX, then ECX) that programs look for in `/proc/cpuinfo`.
+/// The flags of CPUID leaf 1 that `/proc/cpuinfo` lists: the name, the register (0 for EDX, 1 for ECX) and the bit.
 const FLAGS: [(&str, u32, u32); 24] = [
     ("fpu", 0, 0),
     ("tsc", 0, 4),
@@ -101,7 +102,8 @@ const FLAGS: [(&str, u32, u32); 24] = [
     ("avx", 1, 28),
 ];
 
-/// The lines of CPU `cpu` in `/proc/cpuinfo`, after its number. All CPUs count as cores of one package.
+/// Writes the lines of CPU `cpu` in `/proc/cpuinfo` that follow its number. All CPUs are listed as cores of one
+/// package.
 pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
     let zero = __cpuid(0);
     let one = __cpuid(1);
@@ -145,7 +147,7 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
             write!(out, " {name}")?;
         }
     }
-    // Linux's own measure of a busy loop: two iterations a cycle.
+    // Linux's measure of a busy loop, which counts two iterations per cycle.
     let line = (one.ebx >> 8 & 0xff) * 8;
     writeln!(out, "\nbugs\t\t:\nbogomips\t: {}.{:02}", mhz / 500, mhz % 500 / 5)?;
     writeln!(out, "clflush size\t: {line}\ncache_alignment\t: {line}")?;
@@ -153,7 +155,7 @@ pub fn describe(cpu: usize, out: &mut dyn core::fmt::Write) -> core::fmt::Result
     writeln!(out, "power management:")
 }
 
-/// Writes the printable bytes of CPUID's text registers.
+/// Writes the printable bytes of registers in which CPUID returns text.
 fn text(words: &[u32], out: &mut dyn core::fmt::Write) -> core::fmt::Result {
     for byte in words.iter().flat_map(|w| w.to_le_bytes()) {
         if (0x20..0x7f).contains(&byte) {

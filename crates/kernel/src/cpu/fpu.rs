@@ -14,11 +14,12 @@ const X87: u64 = 1;
 const SSE: u64 = 2;
 const AVX: u64 = 4;
 const AVX512: u64 = 0xe0;
-/// Bytes of the legacy area and the header.
+/// The size in bytes of the legacy area and the header.
 const SMALLEST: usize = 576;
-/// The area is at most two pages: components that are not in XCR0 take no room.
+/// The largest size of the area in bytes.
 const LARGEST: usize = 8192;
-/// Default control words: all exceptions masked, round to nearest, extended precision.
+/// The default x87 control word: all exceptions masked, round to nearest, extended precision. `MXCSR` is the default
+/// for SSE.
 const FCW: u16 = 0x37f;
 const MXCSR: u32 = 0x1f80;
 
@@ -26,9 +27,10 @@ static LEN: AtomicUsize = AtomicUsize::new(SMALLEST);
 static FEATURES: AtomicU64 = AtomicU64::new(X87 | SSE);
 static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
 
-/// Chooses the state components: once, on the boot CPU. Announced vectors are tried, because a hypervisor may announce
-/// them and lose XCR0 whenever it runs. Then the kernel and programs do without them (programs check CR4.OSXSAVE). The
-/// error gives the reason.
+/// Chooses the state components. Called once, on the boot CPU. Tries the vector instructions that CPUID announces,
+/// because some hypervisors announce them but lose XCR0 whenever the hypervisor runs. If they do not work, withdraws
+/// the features and returns the reason. Then neither the kernel nor programs use vector instructions (programs check
+/// CR4.OSXSAVE).
 ///
 /// # Safety
 /// `cpu::set_registers` has run, and no other CPU has started.
@@ -61,13 +63,13 @@ pub unsafe fn detect() -> Result<(), Broken> {
     works
 }
 
-/// The reason that announced vectors do not work.
+/// The reason why announced vector instructions do not work.
 pub enum Broken {
     /// XCR0 differs from the written value after the hypervisor has run.
     Lost { wrote: u64, reads: u64 },
-    /// An area for this state would exceed the largest area.
+    /// The area for the state would be larger than `LARGEST`.
     Large { bytes: u32 },
-    /// An instruction faulted.
+    /// A vector instruction faulted.
     Faults,
 }
 
@@ -88,7 +90,7 @@ impl fmt::Display for Broken {
 unsafe fn attempt(features: u64) -> Result<(), Broken> {
     // SAFETY: CR4.OSXSAVE is on by this function's contract, and leaf 0xd offers the value for XCR0.
     unsafe { registers::set_xcr0(features) };
-    // Hypervisors run at each CPUID, and restore this CPU's XCR0 from their own copy.
+    // CPUID makes a hypervisor run, which then restores this CPU's XCR0 from its own copy.
     let bytes = __cpuid_count(0xd, 0).ebx;
     // SAFETY: CR4.OSXSAVE is on by this function's contract, so `xgetbv` is allowed.
     let reads = unsafe { registers::xcr0() };
@@ -98,7 +100,8 @@ unsafe fn attempt(features: u64) -> Result<(), Broken> {
     if bytes as usize > LARGEST {
         return Err(Broken::Large { bytes });
     }
-    // SAFETY: the routine keeps all registers that Rust expects to be kept, and continues after a faulting instruction.
+    // SAFETY: the routine preserves all registers as the calling convention requires. If its vector instruction faults,
+    // the exception table makes it continue.
     if features & AVX != 0 && !unsafe { fpu_try_vector() } {
         return Err(Broken::Faults);
     }
@@ -130,8 +133,8 @@ unsafe extern "C" {
     fn fpu_try_vector() -> bool;
 }
 
-/// Enables the components on this CPU. CR4 already allows XSAVE if it is used. The error is a failure here that did not
-/// occur on the boot CPU.
+/// Enables the chosen components on this CPU, and initialises its FPU. CR4 already allows XSAVE if it is used. The
+/// error is the reason why a component that works on the boot CPU does not work on this CPU.
 ///
 /// # Safety
 /// Called on each CPU after `cpu::set_registers`; `detect` has run.
@@ -143,7 +146,7 @@ pub unsafe fn enable() -> Result<(), Broken> {
         let len = (__cpuid_count(0xd, 0).ebx as usize).clamp(SMALLEST, LARGEST).next_multiple_of(64);
         LEN.store(len, Ordering::Relaxed);
     }
-    // SAFETY: initialises this CPU's unit.
+    // SAFETY: the instructions only initialise the FPU of this CPU, whose state is not in use yet.
     unsafe { asm!("fninit", "ldmxcsr [{}]", in(reg) &MXCSR, options(nostack)) };
     let mut image = Image([0; 512]);
     // SAFETY: FXSAVE writes 512 bytes, aligned to 16.
@@ -158,24 +161,24 @@ pub unsafe fn enable() -> Result<(), Broken> {
 #[repr(C, align(64))]
 struct Image([u8; 512]);
 
-/// Whether vector registers of 32 bytes may be used, and there are no wider ones, because writing the lower half clears
-/// the upper.
+/// Whether vector registers of 32 bytes may be used and are the widest ones. In a wider register, a write to the lower
+/// half would clear the upper half.
 pub fn widest_is_avx() -> bool {
     FEATURES.load(Ordering::Relaxed) & (AVX | AVX512) == AVX
 }
 
-/// Bytes of a state area.
+/// The size of a state area in bytes.
 #[inline(always)]
 pub fn len() -> usize {
     LEN.load(Ordering::Relaxed)
 }
 
-/// The components of a state area.
+/// The components of a state area, as bits of XCR0.
 pub fn features() -> u64 {
     FEATURES.load(Ordering::Relaxed)
 }
 
-/// MXCSR bits that may be set.
+/// The bits of MXCSR that may be set.
 pub fn mxcsr_mask() -> u32 {
     MXCSR_MASK.load(Ordering::Relaxed)
 }
@@ -183,7 +186,7 @@ pub fn mxcsr_mask() -> u32 {
 /// Saves this CPU's state to `area`.
 ///
 /// # Safety
-/// `area` is writable for [`len`] bytes, aligned to 64, and was zeroed or saved to before.
+/// `area` is aligned to 64 and writable for [`len`] bytes. It was zeroed, or a state was saved to it before.
 #[inline(always)]
 pub unsafe fn save(area: *mut u8) {
     // SAFETY: the caller vouches that the area is writable for `len` bytes, aligned to 64, and has a header that XSAVE
@@ -204,7 +207,7 @@ pub unsafe fn save(area: *mut u8) {
 /// Loads this CPU's state from `area`.
 ///
 /// # Safety
-/// `area` holds a valid state of [`len`] bytes, aligned to 64.
+/// `area` is aligned to 64 and contains a valid state of [`len`] bytes.
 #[inline(always)]
 pub unsafe fn restore(area: *const u8) {
     // SAFETY: the caller vouches that the area holds a state that `save` wrote, which XRSTOR accepts.
@@ -221,9 +224,9 @@ pub unsafe fn restore(area: *const u8) {
     }
 }
 
-/// Resets this CPU's state to its value after reset.
+/// Sets this CPU's floating-point and vector state to its initial value.
 pub fn reset() {
-    // SAFETY: large enough and aligned.
+    // SAFETY: `FRESH` is a valid state, large enough and aligned.
     unsafe { restore(FRESH.0.as_ptr()) }
 }
 
@@ -233,8 +236,8 @@ static FRESH: Fresh = Fresh::new();
 struct Fresh([u8; LARGEST]);
 
 impl Fresh {
-    /// With an empty XSTATE_BV, XRSTOR initialises everything but MXCSR, which it loads; FXRSTOR loads the control word
-    /// too.
+    /// The initial state. Its XSTATE_BV is 0, so XRSTOR initialises all components and loads only MXCSR from memory.
+    /// FXRSTOR loads the control word too.
     const fn new() -> Self {
         let mut fresh = [0; LARGEST];
         [fresh[0], fresh[1]] = FCW.to_le_bytes();
@@ -243,14 +246,14 @@ impl Fresh {
     }
 }
 
-/// A thread's saved state, and [`ROOM`] bytes after it.
+/// The memory of a thread's saved state, with [`ROOM`] more bytes after the state.
 pub struct Area(NonNull<u8>);
 
-/// Bytes after the state, for the rest of a program's context. The state of a CPU with vectors of 32 bytes takes 832 of
-/// the 1,024 bytes that the heap gives.
+/// The number of bytes after the state, for other data of a program's context. On a CPU with 32-byte vectors the state
+/// has 832 bytes, so state and room fill the 1,024 bytes of a heap object.
 pub const ROOM: usize = 192;
 
-// SAFETY: memory that the area owns.
+// SAFETY: an area is only a pointer to memory that it owns.
 unsafe impl Send for Area {}
 
 impl Area {
@@ -258,18 +261,18 @@ impl Area {
         Layout::from_size_align(len() + ROOM, 64).unwrap_or(Layout::new::<Image>())
     }
 
-    /// The state after reset. The room is not initialised.
+    /// An area with the initial state. The room after the state is not initialised.
     pub fn fresh() -> Result<Area, OutOfMemory> {
         let at = quire_heap::allocate(Self::layout()).map_err(|_| OutOfMemory)?;
-        // SAFETY: the memory just allocated, no larger than an image.
+        // SAFETY: the memory was just allocated with at least `len` bytes, and `len` is at most the size of `FRESH`.
         unsafe { at.copy_from_nonoverlapping(NonNull::from(&FRESH.0).cast(), len()) };
         Ok(Area(at))
     }
 
-    /// A copy of this CPU's state now.
+    /// An area with a copy of this CPU's present state.
     pub fn copy() -> Result<Area, OutOfMemory> {
         let area = Self::fresh()?;
-        // SAFETY: zeroed, large enough and aligned.
+        // SAFETY: the area has a valid state, is large enough and aligned.
         unsafe { save(area.0.as_ptr()) };
         Ok(area)
     }
@@ -280,17 +283,18 @@ impl Area {
         self.0.as_ptr()
     }
 
-    /// The address of the room, aligned to 64.
+    /// The address of the room after the state, aligned to 64.
     #[inline(always)]
     pub fn room(&self) -> NonNull<u8> {
-        // SAFETY: the room begins where the state ends; its length is a multiple of 64 that does not change after boot.
+        // SAFETY: the room begins at the end of the state, whose length is a multiple of 64 and does not change after
+        // boot.
         unsafe { self.0.add(len()) }
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: `fresh` allocated it with this layout, whose length does not change after boot.
+        // SAFETY: `fresh` allocated the memory with this layout, whose length does not change after boot.
         unsafe { quire_heap::deallocate(self.0, Self::layout()) }
     }
 }

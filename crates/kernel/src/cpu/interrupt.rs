@@ -6,28 +6,28 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
 pub use quire_linux_state::Interrupt;
 
-/// The local timer.
+/// The vector of the local APIC's timer.
 pub const TIMER: u8 = 0xf0;
-/// Another CPU has queued a thread here, or requests a check of the work flags.
+/// The vector of reschedule interrupts: another CPU has queued a thread here, or requests a check of the work flags.
 pub const RESCHEDULE: u8 = 0xf1;
-/// Another CPU requests a TLB flush.
+/// The vector of TLB shootdowns.
 pub const SHOOTDOWN: u8 = 0xf2;
 /// The local APIC's spurious vector.
 pub const SPURIOUS: u8 = 0xff;
-/// The first device's vector.
+/// The first vector for devices.
 const DEVICES: u8 = 0x30;
-/// The most devices with a vector.
+/// The number of vectors for devices.
 const MAX_DEVICES: usize = 16;
 
-/// The handler of a device's interrupt, called with interrupts masked: it must not sleep or take locks that thread
-/// context takes.
+/// The handler of a device's interrupt. It is called with interrupts masked. It must not sleep, and must not acquire
+/// locks that threads acquire with interrupts on.
 pub type Handler = fn(usize);
 
 static HANDLERS: [AtomicPtr<()>; MAX_DEVICES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_DEVICES];
 static ARGUMENTS: [AtomicUsize; MAX_DEVICES] = [const { AtomicUsize::new(0) }; MAX_DEVICES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// A CPU's interrupt counts by kind, on cache lines that only it writes.
+/// A CPU's interrupt counts by kind, on cache lines that only this CPU writes.
 #[repr(C, align(128))]
 struct Counts([AtomicU64; Interrupt::ALL.len()]);
 
@@ -40,17 +40,17 @@ static COUNTS: [Counts; cpu::MAX] = [const { Counts([const { AtomicU64::new(0) }
 #[inline(always)]
 pub fn count(kind: Interrupt, n: u64) {
     let counter = COUNTS[cpu::id()].0[kind as usize].as_ptr();
-    // SAFETY: the CPU's own counter, changed in one instruction, so that an interrupt loses no count. No other CPU
-    // writes it, so the instruction needs no lock prefix; other CPUs read it whole.
+    // SAFETY: the counter belongs to this CPU. One instruction changes it, so an interrupt cannot lose a count. No
+    // other CPU writes it, so the instruction needs no lock prefix. Other CPUs read the whole word at once.
     unsafe { asm!("add qword ptr [{}], {}", in(reg) counter, in(reg) n, options(nostack)) }
 }
 
-/// How many interrupts of a kind `cpu` has had.
+/// How many interrupts of `kind` the CPU `cpu` has served.
 pub fn counted(cpu: usize, kind: Interrupt) -> u64 {
     COUNTS[cpu].0[kind as usize].load(Ordering::Relaxed)
 }
 
-/// A vector for a device, whose interrupt will call `handler(argument)`; `None` if all are taken.
+/// Allocates a vector for a device, whose interrupt will call `handler(argument)`. `None` if all are in use.
 pub fn register(handler: Handler, argument: usize) -> Option<u8> {
     let i = NEXT.fetch_add(1, Ordering::Relaxed);
     ARGUMENTS.get(i)?.store(argument, Ordering::Relaxed);
@@ -65,7 +65,7 @@ pub fn device(vector: u8) {
     if let Some(handler) = HANDLERS.get(slot).map(|h| h.load(Ordering::Acquire))
         && !handler.is_null()
     {
-        // SAFETY: only `register` stores here, and only handlers.
+        // SAFETY: only `register` stores to this word, and it stores only handlers.
         let handler = unsafe { core::mem::transmute::<*mut (), Handler>(handler) };
         handler(ARGUMENTS[slot].load(Ordering::Relaxed));
     }

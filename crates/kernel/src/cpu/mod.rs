@@ -1,13 +1,13 @@
-//! One CPU: its block, reached through GS in kernel mode, its registers and tables, its features, FPU, clock and
-//! interrupts.
+//! The state of one CPU: its block (CPU-local storage, addressed through GS in kernel mode), registers, tables,
+//! features, FPU, clock and interrupts.
 //!
-//! Uses the processor and the local APIC, and no other part of the kernel. Boot passes the addresses of the trap
-//! entries.
+//! This module uses the processor and the local APIC, and no other part of the kernel. Boot passes the addresses of the
+//! trap entries to it.
 //!
 //! Invariants:
 //! - Only the CPU itself changes its block.
 //! - The preemption word changes in one instruction, because an interrupt may come between two.
-//! - Features are only withdrawn, and only before other CPUs start.
+//! - The set of features only becomes smaller, and only before other CPUs start.
 
 pub mod clock;
 pub mod entropy;
@@ -27,7 +27,7 @@ use tables::{Segments, TaskState};
 /// The largest number of CPUs.
 pub const MAX: usize = 64;
 
-/// Offsets of the block's fields, for assembly.
+/// The offsets of the block's fields, for assembly.
 pub mod offset {
     use super::Block;
     pub const KERNEL_STACK: usize = core::mem::offset_of!(Block, kernel_stack);
@@ -38,37 +38,37 @@ pub mod offset {
     pub const THIS: usize = core::mem::offset_of!(Block, this);
 }
 
-/// The preemption word's top bit is *clear* while a reschedule is pending. So one decrement detects both a zero count
-/// and a pending reschedule: the word is then zero.
+/// The top bit of the preemption word, which is *clear* while a reschedule is pending. So the decrement in
+/// [`preempt_enable`] gives zero exactly if the count is zero and a reschedule is pending.
 pub const NOT_PENDING: u32 = 1 << 31;
 
-/// A CPU's own block. Fields that assembly reads come first, on one cache line.
+/// A CPU's block of CPU-local storage. The fields that assembly reads come first, on one cache line.
 #[repr(C, align(128))]
 pub struct Block {
-    /// Top of the running thread's kernel stack, to which SYSCALL switches.
+    /// The top of the running thread's kernel stack, to which the SYSCALL entry switches.
     pub kernel_stack: u64,
-    /// The user's stack pointer while SYSCALL switches stacks.
+    /// The user's stack pointer while the SYSCALL entry switches stacks.
     pub user_stack: u64,
-    /// Preemption count, and [`NOT_PENDING`].
+    /// The preemption word: the preemption count and [`NOT_PENDING`].
     pub preempt: u32,
-    /// Number of this CPU.
+    /// The number of this CPU.
     pub id: u32,
-    /// The running thread (a `quire_task::Thread`).
+    /// The address of the running thread (a `quire_task::Thread`); 0 before there is one.
     pub current: usize,
-    /// The block itself.
+    /// The address of this block.
     pub this: *mut Block,
-    /// The loaded FS and user GS bases.
+    /// The FS and user GS bases that were loaded last.
     pub fs_base: u64,
     pub gs_base: u64,
-    /// The loaded program may not read the time-stamp counter.
+    /// The running program may not read the time-stamp counter (CR4.TSD is set).
     pub no_counter: bool,
-    /// The context of the thread that gave its stack up at the switch under way (a `thread::context::Context`), or 0.
+    /// The address of the `thread::context::Context` of the thread that gives up its stack at the present switch, or 0.
     pub departed: usize,
-    /// The number of this CPU's idle kernel stacks changed at a switch.
+    /// A switch has changed the number of this CPU's idle kernel stacks, so the reserve must be checked.
     pub restock: bool,
     pub task: TaskState,
     pub segments: Segments,
-    /// The spin locks that it holds.
+    /// The spin locks that this CPU holds.
     #[cfg(debug_assertions)]
     pub held: quire_sync::held::SpinsHeld,
 }
@@ -96,7 +96,7 @@ impl Block {
 }
 
 struct BootBlock(core::cell::UnsafeCell<Block>);
-// SAFETY: only CPU 0 accesses it, through GS.
+// SAFETY: only CPU 0 accesses the block, through GS.
 unsafe impl Sync for BootBlock {}
 static BOOT_BLOCK: BootBlock = BootBlock(core::cell::UnsafeCell::new(Block::new(0)));
 
@@ -109,16 +109,16 @@ pub fn boot_block() -> *mut Block {
     BOOT_BLOCK.0.get()
 }
 
-/// Stands for the local APIC of a CPU that has not arrived.
+/// The local APIC identifier of a CPU that has not started yet.
 pub const NOT_ARRIVED: u32 = u32::MAX;
 
-/// Stores CPU `id`'s block and local APIC.
+/// Stores the block and the local APIC identifier of CPU `id`.
 pub fn register(id: usize, block: *mut Block, apic: u32) {
     BLOCKS[id].store(block, Ordering::Release);
     APIC_IDS[id].store(apic, Ordering::Release);
 }
 
-/// Fixes the number of CPUs.
+/// Sets the number of CPUs. Called once, at boot.
 pub fn set_count(n: usize) {
     COUNT.store(n, Ordering::Release);
 }
@@ -129,40 +129,40 @@ pub fn count() -> usize {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// The local APIC's identifier of CPU `id`.
+/// The local APIC identifier of CPU `id`.
 #[inline(always)]
 pub fn apic_id(id: usize) -> u32 {
     APIC_IDS[id].load(Ordering::Relaxed)
 }
 
-/// The block of CPU `id`, null before it was registered.
+/// The block of CPU `id`; null before [`register`] was called for it.
 pub fn block_of(id: usize) -> *mut Block {
     BLOCKS[id].load(Ordering::Acquire)
 }
 
-/// The CPU that runs the caller.
+/// The number of the CPU that runs the caller.
 #[inline(always)]
 pub fn id() -> usize {
     let id: u32;
-    // SAFETY: GS holds this CPU's block since its first Rust instructions.
+    // SAFETY: GS points to this CPU's block from the CPU's first Rust instructions on.
     unsafe { asm!("mov {:e}, gs:[{}]", out(reg) id, const offset::ID, options(nostack, preserves_flags, readonly)) }
     id as usize
 }
 
-/// Keeps the caller on this CPU.
+/// Disables preemption, which keeps the caller on this CPU.
 #[inline(always)]
 pub fn preempt_disable() {
-    // SAFETY: counts in this CPU's block, in one instruction.
+    // SAFETY: one instruction increments the count in this CPU's block.
     unsafe { asm!("inc dword ptr gs:[{}]", const offset::PREEMPT, options(nostack)) }
 }
 
-/// Undoes one [`preempt_disable`]. The last one calls the linker's `preempt_stub` if a reschedule is pending.
-/// `thread::hooks` defines it.
+/// Undoes one [`preempt_disable`]. If the count becomes zero and a reschedule is pending, calls `preempt_stub`, which
+/// `thread::hooks` defines and the linker resolves.
 ///
-/// Two instructions in the caller, which keeps all its registers, because every unlock ends in this.
+/// Every unlock calls this, so it costs only two instructions, and the stub preserves the caller's registers.
 #[inline(always)]
 pub fn preempt_enable() {
-    // SAFETY: counts in this CPU's block, in one instruction; the stub keeps all registers but the flags.
+    // SAFETY: one instruction decrements the count in this CPU's block. The stub preserves all registers but the flags.
     unsafe {
         asm!(
             "dec dword ptr gs:[{}]",
@@ -177,7 +177,7 @@ pub fn preempt_enable() {
     }
 }
 
-/// Whether preemption is not disabled here, and a reschedule is pending.
+/// Whether preemption is enabled on this CPU and a reschedule is pending.
 #[inline(always)]
 pub fn preempt_due() -> bool {
     preempt_word() == 0
@@ -187,7 +187,7 @@ pub fn preempt_due() -> bool {
 #[inline(always)]
 pub fn preempt_word() -> u32 {
     let word: u32;
-    // SAFETY: GS leads to this CPU's block in the kernel, and the offset is that of a `u32` in it.
+    // SAFETY: in the kernel GS points to this CPU's block, and the offset is that of a `u32` in it.
     unsafe {
         asm!("mov {:e}, gs:[{}]", out(reg) word, const offset::PREEMPT, options(nostack, preserves_flags, readonly))
     }
@@ -200,15 +200,15 @@ pub fn preempt_count() -> u32 {
     preempt_word() & !NOT_PENDING
 }
 
-/// Whether the caller may sleep: it holds no spin lock and no pin, and is no interrupt handler.
+/// Whether the caller may sleep: it holds no spin lock and no epoch pin, and is not an interrupt handler.
 pub fn may_sleep() -> bool {
     preempt_count() == 0 && current_thread() != 0 && interrupts_are_on()
 }
 
-/// Sets or clears this CPU's mark that a reschedule is pending.
+/// Sets or clears this CPU's flag that a reschedule is pending.
 #[inline(always)]
 pub fn set_pending(pending: bool) {
-    // SAFETY: changes one bit in this CPU's block, in one instruction.
+    // SAFETY: one instruction changes one bit in this CPU's block.
     unsafe {
         if pending {
             asm!("and dword ptr gs:[{}], {}", const offset::PREEMPT, const !NOT_PENDING as i32, options(nostack))
@@ -218,38 +218,38 @@ pub fn set_pending(pending: bool) {
     }
 }
 
-/// The running thread, as stored by [`set_current_thread`].
+/// The address of the running thread, as stored by [`set_current_thread`]; 0 before the first call.
 #[inline(always)]
 pub fn current_thread() -> usize {
     let at: usize;
-    // SAFETY: GS leads to this CPU's block in the kernel, and the offset is that of a word in it.
+    // SAFETY: in the kernel GS points to this CPU's block, and the offset is that of a word in it.
     unsafe { asm!("mov {}, gs:[{}]", out(reg) at, const offset::CURRENT, options(nostack, preserves_flags, readonly)) }
     at
 }
 
-/// Stores the running thread.
+/// Stores the address of the running thread.
 ///
 /// # Safety
-/// The caller switches to it, with interrupts masked.
+/// The caller switches to that thread, with interrupts masked.
 #[inline(always)]
 pub unsafe fn set_current_thread(at: usize) {
-    // SAFETY: GS leads to this CPU's block in the kernel, and its caller is switching to the thread.
+    // SAFETY: in the kernel GS points to this CPU's block, and the caller is switching to the thread.
     unsafe { asm!("mov gs:[{}], {}", const offset::CURRENT, in(reg) at, options(nostack, preserves_flags)) }
 }
 
 /// This CPU's block.
 ///
 /// # Safety
-/// The pointer may be used only on this CPU: preemption is off.
+/// The pointer is used only on this CPU, so preemption is disabled while it is used.
 #[inline(always)]
 pub unsafe fn block() -> *mut Block {
     let at: *mut Block;
-    // SAFETY: GS leads to this CPU's block in the kernel, whose own address stands at that offset.
+    // SAFETY: in the kernel GS points to this CPU's block, which has its own address at that offset.
     unsafe { asm!("mov {}, gs:[{}]", out(reg) at, const offset::THIS, options(nostack, preserves_flags, readonly)) }
     at
 }
 
-/// Reads this CPU's flags and masks interrupts; returns whether they were on.
+/// Masks interrupts on this CPU. Returns whether they were on.
 #[inline(always)]
 pub fn interrupts_off() -> bool {
     let flags: u64;
@@ -276,7 +276,7 @@ pub fn interrupts_restore(on: bool) {
 /// Unmasks interrupts.
 #[inline(always)]
 pub fn interrupts_on() {
-    // SAFETY: the caller is thread context, where interrupts are normally on.
+    // SAFETY: unmasking interrupts is allowed, because the caller runs in thread context.
     unsafe { asm!("sti", options(nostack)) }
 }
 
@@ -284,20 +284,20 @@ pub fn interrupts_on() {
 #[inline(always)]
 pub fn interrupts_are_on() -> bool {
     let flags: u64;
-    // SAFETY: the pushed flags are popped at once, and without `nostack` the compiler keeps nothing below the stack
-    // pointer.
+    // SAFETY: the pushed flags are popped at once. Without the option `nostack` the compiler has no data below the
+    // stack pointer.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(nomem, preserves_flags)) }
     flags & 0x200 != 0
 }
 
-/// Unmasks interrupts and halts, atomically; returns after any interrupt.
+/// Unmasks interrupts and halts, atomically. Returns after any interrupt.
 #[inline(always)]
 pub fn halt() {
     // SAFETY: STI takes effect after the next instruction, so no interrupt is lost between the two.
     unsafe { asm!("sti", "hlt", options(nostack)) }
 }
 
-/// Halts for ever.
+/// Halts this CPU for ever.
 pub fn stop() -> ! {
     loop {
         // SAFETY: interrupts stay masked: only an NMI ends a HLT, and the loop halts again.
@@ -321,20 +321,20 @@ const CR4_XSAVE: u64 = 1 << 18;
 const CR4_SMEP: u64 = 1 << 20;
 const CR4_SMAP: u64 = 1 << 21;
 const EFER_SYSCALL: u64 = 1;
-/// Flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
+/// The flags that SYSCALL clears: trap, interrupt, direction, I/O privilege, nested task, alignment check.
 const SYSCALL_MASK: u64 = 0x4_7700;
 
-/// Lets programs on this CPU read the time-stamp counter, or forbids it. Called with interrupts masked.
+/// Forbids or allows that programs on this CPU read the time-stamp counter. Called with interrupts masked.
 #[cold]
 pub fn forbid_counter(forbid: bool) {
     // SAFETY: the bit concerns user mode only, and every processor of x86-64 has it.
     unsafe { set_cr4(if forbid { cr4() | CR4_NO_COUNTER } else { cr4() & !CR4_NO_COUNTER }) };
 }
 
-/// Sets this CPU's constant registers: protection, FPU, memory types.
+/// Sets this CPU's registers that never change: the registers for protection, FPU and memory types.
 ///
 /// # Safety
-/// Interrupts are off, the kernel's own tables are loaded (PCID zero), `features::detect` has run.
+/// Interrupts are masked, the kernel's own page tables are loaded (with PCID zero), and `features::detect` has run.
 pub unsafe fn set_registers() {
     let when = |feature: Feature, bit: u64| if has(feature) { bit } else { 0 };
     // SAFETY: each bit is set only if the CPU has the feature.
@@ -356,17 +356,17 @@ pub unsafe fn set_registers() {
     }
 }
 
-/// Makes SYSCALL enter this CPU's kernel at `entry`.
+/// Makes the SYSCALL instruction of this CPU enter the kernel at `entry`.
 ///
 /// # Safety
 /// `entry` is the entry for system calls, and the descriptor tables are loaded.
 pub unsafe fn set_system_calls(entry: u64) {
-    // SAFETY: all CPUs that Quire runs on have SYSCALL (`boot::required`), and the caller guarantees the entry.
+    // SAFETY: `boot::required` has checked that the CPUs have SYSCALL, and the caller vouches for the entry.
     unsafe {
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);
         wrmsr(LSTAR, entry);
-        // No program can use it (`Segments`).
+        // CSTAR is the entry from compatibility mode, which no program can use: `Segments` has no descriptor for it.
         wrmsr(CSTAR, 0);
         wrmsr(SFMASK, SYSCALL_MASK);
     }

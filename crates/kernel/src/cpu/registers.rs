@@ -14,11 +14,11 @@ pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
 /// Reads MSR `msr`.
 ///
 /// # Safety
-/// The CPU has it.
+/// The CPU has this MSR.
 #[inline(always)]
 pub unsafe fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: the caller answers for the MSR.
+    // SAFETY: the caller vouches that the CPU has this MSR.
     unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
     (high as u64) << 32 | low as u64
 }
@@ -26,10 +26,10 @@ pub unsafe fn rdmsr(msr: u32) -> u64 {
 /// Writes MSR `msr`.
 ///
 /// # Safety
-/// The CPU has it and accepts `value`, and the caller intends its effects.
+/// The CPU has this MSR and accepts `value`. The kernel can run with the new value.
 #[inline(always)]
 pub unsafe fn wrmsr(msr: u32, value: u64) {
-    // SAFETY: the caller answers for the MSR.
+    // SAFETY: the caller vouches that the CPU has this MSR and accepts the value.
     unsafe {
         asm!(
             "wrmsr",
@@ -63,7 +63,7 @@ control!(cr2, set_cr2, "cr2");
 control!(cr3, set_cr3, "cr3");
 control!(cr4, set_cr4, "cr4");
 
-/// Sets the extended control register that selects the state that XSAVE covers.
+/// Writes XCR0, the extended control register that selects the state components of XSAVE.
 ///
 /// # Safety
 /// CR4.OSXSAVE is on, and CPUID leaf 0xd allows `value`.
@@ -78,7 +78,7 @@ pub unsafe fn set_xcr0(value: u64) {
     }
 }
 
-/// Reads the extended control register that selects the state that XSAVE covers.
+/// Reads XCR0, the extended control register that selects the state components of XSAVE.
 ///
 /// # Safety
 /// CR4.OSXSAVE is on.
@@ -93,10 +93,11 @@ pub unsafe fn xcr0() -> u64 {
 /// 4.10.4.1).
 ///
 /// # Safety
-/// Interrupts are off, or their handlers do not depend on cached translations; CR4 is otherwise unchanged.
+/// No interrupt handler that runs during this function changes CR4 or depends on cached translations. Masked interrupts
+/// suffice.
 pub unsafe fn drop_global() {
     const GLOBAL_PAGES: u64 = 1 << 7;
-    // SAFETY: by this function's contract; the bit affects only cached translations.
+    // SAFETY: the bit affects only cached translations, and no other code changes CR4 before the second write.
     unsafe {
         let now = cr4();
         set_cr4(now & !GLOBAL_PAGES);

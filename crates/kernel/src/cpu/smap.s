@@ -1,7 +1,7 @@
-    // Included by each block of assembly that needs them; the block ends with smap_end.s, so that blocks can be
-    // assembled together or apart.
+    // Defines the macros CLAC and STAC for each block of assembly that includes this file. The block ends with
+    // smap_end.s, so that blocks can be assembled together or apart.
     //
-    // "clac" and "stac", three-byte no-operations until they are patched in at boot.
+    // Each macro emits a three-byte no-operation. Boot replaces it by "clac" or "stac" if the CPU has SMAP.
     .macro CLAC
     771: .byte 0x0f, 0x1f, 0x00
     .pushsection .smap_sites, "a"

@@ -1,9 +1,10 @@
 //! The machine's link to its host: the three byte ports, and the end of the machine.
 //!
-//! Uses threads, interrupts and mapped device registers. Boot finds and starts the ports; the start and the end of
-//! programs use them.
+//! This module uses threads, interrupts and mapped device registers. Boot finds and starts the ports. The start of
+//! process 1 and the end of the machine use them.
 //!
-//! Invariant: an interrupt handler acknowledges its device and wakes the ports' thread. It takes no lock.
+//! Invariant: an interrupt handler only acknowledges its device and wakes the ports' thread. It acquires no lock of a
+//! port.
 
 pub mod ports;
 pub mod power;

@@ -1,6 +1,6 @@
-//! The machine's byte ports: virtio consoles in memory, announced by ACPI or on the kernel's command line.
+//! The machine's byte ports: virtio-mmio consoles, announced by ACPI or on the kernel's command line.
 //!
-//! Three single-port consoles, in the order in which they were created on QEMU's command line:
+//! There are three consoles with one port each, in the order in which QEMU's command line creates them:
 //!
 //! - A
 //!   - from the host: the program's standard input
@@ -9,12 +9,12 @@
 //!   - to the host: the program's standard error
 //! - C
 //!   - from the host: lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS`
-//!   - to the host: lines: `ready NS`, `exit STATUS`, `signal NUMBER`, `data BYTES` and so many bytes
+//!   - to the host: lines: `ready NS`, `exit STATUS`, `signal NUMBER`, `data BYTES` followed by that number of bytes
 //!
-//! `eof BYTES` gives the length of the standard input: it ends after that many bytes, since a console has no end of
-//! file.
+//! `eof BYTES` gives the length of the standard input, because a console has no end of file.
 //!
-//! A device's interrupt handler only acknowledges it and wakes the ports' thread, which notifies readers and writers.
+//! A device's interrupt handler only acknowledges the interrupt and wakes the ports' thread, which notifies readers and
+//! writers.
 
 use crate::cpu::interrupt;
 use crate::machine::{Machine, vm};
@@ -38,15 +38,15 @@ use quire_vm::phys::frames::{For, Frame};
 use quire_vm::stats::Event;
 use quire_vm::{MapError, MemoryType, PAGE_SIZE, Pfn, Phys, PhysRange};
 
-/// Nanoseconds that a line waits for room.
+/// How long a line waits for room in the device's queue, in nanoseconds.
 const LINE_PATIENCE: u64 = 10_000_000_000;
-/// The number of ports that are searched for.
+/// The number of ports that boot searches for.
 const PORTS: usize = 3;
 
-/// Memory for devices: frames, at their physical addresses.
+/// The memory that drivers share with devices: frames of the memory system.
 pub struct Dma;
 
-// SAFETY: frames from the memory system have no other user, are zeroed here, and are always mapped by the direct map.
+// SAFETY: frames from the memory system have no other user and are zeroed here. The direct map always maps them.
 unsafe impl Hal for Dma {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (u64, NonNull<u8>) {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
@@ -60,7 +60,7 @@ unsafe impl Hal for Dma {
     unsafe fn dma_dealloc(_physical: u64, at: NonNull<u8>, pages: usize) -> i32 {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
         let pfn = vm().machine().pfn_of(at.as_ptr());
-        // SAFETY: by the trait's contract the run came from `dma_alloc` and is given back.
+        // SAFETY: by the trait's contract the run came from `dma_alloc`, and the caller no longer uses it.
         unsafe { vm().free_run(Frame::from_pfn(pfn), order) };
         vm().stats().add(Event::BufferPageGone, 1 << order);
         0
@@ -69,18 +69,18 @@ unsafe impl Hal for Dma {
         unreachable!("only PCI devices map their registers through it")
     }
     unsafe fn share(buffer: NonNull<[u8]>, _direction: BufferDirection) -> u64 {
-        // Buffers come from `dma_alloc`, so they lie in the direct map.
+        // Buffers come from `dma_alloc`, so their addresses are in the direct map.
         buffer.cast::<u8>().as_ptr() as u64 - DIRECT
     }
     unsafe fn unshare(_physical: u64, _buffer: NonNull<[u8]>, _direction: BufferDirection) {}
 }
 
-/// A console, as a port of the file layer.
+/// A console, which the file layer uses as a port.
 pub struct ConsolePort {
-    /// Locked with interrupts off, because locks of interrupt handlers rank before a device.
+    /// Interrupts are masked while the lock is held, because locks of interrupt handlers have a rank before a device's.
     console: IrqLock<Console<Dma>>,
     readiness: Readiness,
-    /// Bytes that were read, and the length of the input.
+    /// The number of bytes that were read. `total` is the length of the input, in bytes.
     taken: AtomicU64,
     total: AtomicU64,
 }
@@ -91,7 +91,7 @@ impl ConsolePort {
         self.readiness.notify();
     }
 
-    /// Whether the host has taken all bytes.
+    /// Whether the host has read all written bytes.
     fn drained(&self) -> bool {
         self.console.lock(vm().machine()).drained()
     }
@@ -120,12 +120,12 @@ impl Port for &'static ConsolePort {
     }
 }
 
-/// Ports A, B and C; fewer if the machine has fewer.
+/// Ports A, B and C; null for a port that the machine does not have.
 static PORT: [AtomicPtr<ConsolePort>; PORTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; PORTS];
 static LINES: [Line; PORTS] = [const { Line::new() }; PORTS];
-/// Ports that have interrupted since the ports' thread last checked.
+/// A bitmap of the ports that have interrupted since the ports' thread last checked.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
-/// The ports' thread.
+/// The handle of the ports' thread; 0 before it runs.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 fn port(i: usize) -> Option<&'static ConsolePort> {
@@ -133,7 +133,8 @@ fn port(i: usize) -> Option<&'static ConsolePort> {
     unsafe { PORT[i].load(Ordering::Acquire).as_ref() }
 }
 
-/// A port for the file layer: 0 is A, 1 is B. Without ports: the log for output, and no input.
+/// A port for the file layer: 0 is A, 1 is B. If the machine has no such port, the result writes to the log and has no
+/// input.
 pub fn shared(i: usize) -> Result<Arc<dyn Port>, OutOfMemory> {
     Ok(match port(i) {
         Some(port) => unsize!(Arc::try_new(port)?),
@@ -141,7 +142,7 @@ pub fn shared(i: usize) -> Result<Arc<dyn Port>, OutOfMemory> {
     })
 }
 
-/// The serial log in place of a port.
+/// A port that writes to the serial log, for a machine without consoles.
 struct LogPort(Readiness);
 
 impl Port for LogPort {
@@ -166,19 +167,19 @@ impl Port for LogPort {
     }
 }
 
-/// The announced virtio devices, and their number.
+/// The virtio devices that ACPI or the command line announces, and their number.
 pub struct Announced([VirtioDevice; 64], usize);
 
 impl Announced {
-    /// The devices of the command line (as for Linux), else those of ACPI. Called while the firmware's tables can be
-    /// read.
+    /// Finds the devices of the command line (in Linux's syntax), else those of ACPI. Called while the firmware's
+    /// tables are still mapped.
     pub fn find(line: &[u8], topology: &Topology, memory: &impl Physical, root: u64) -> Announced {
         let mut all = Announced([VirtioDevice::default(); 64], 0);
         for d in command_line::virtio_devices(line) {
             let changed = topology.overrides().iter().find(|o| o.line as u32 == d.line);
             let gsi = changed.map_or(d.line, |o| o.gsi);
             let low = changed.is_some_and(|o| o.flags & 3 == 3);
-            // The devices keep their line active until they are acknowledged.
+            // Interrupts are level-triggered: a device keeps its line active until the interrupt is acknowledged.
             all.add(VirtioDevice { address: d.address, len: d.len, gsi, edge: false, low });
         }
         if all.1 == 0
@@ -186,7 +187,8 @@ impl Announced {
         {
             log!("virtio devices: {e:?}");
         }
-        // In the order of their creation: QEMU's microvm assigns its register blocks from the highest address down.
+        // Sort the devices in the order of their creation. QEMU's microvm assigns register blocks from the highest
+        // address down.
         let Announced(devices, len) = &mut all;
         devices[..*len].sort_unstable_by_key(|d| core::cmp::Reverse(d.address));
         all
@@ -203,16 +205,16 @@ impl Announced {
 /// Device registers, mapped uncached until dropped.
 struct Registers {
     window: KernelRange<Machine>,
-    /// The first of them.
+    /// The address of the first register.
     at: NonNull<u8>,
 }
 
 impl Registers {
-    /// `len` bytes at physical address `pa`.
+    /// Maps `len` bytes of registers at physical address `pa`.
     fn map(pa: u64, len: u64) -> Result<Registers, MapError> {
         let end = pa.checked_add(len).ok_or(MapError::Invalid)?;
         let frames = PhysRange { start: Pfn::containing(pa), end: Pfn(end.div_ceil(PAGE_SIZE)) };
-        // SAFETY: the firmware reports registers there, so it is no RAM; all mappings of them are uncached.
+        // SAFETY: the firmware reports registers at this address, so it is not RAM. All mappings of it are uncached.
         let window = unsafe { kernel_map().device(frames, MemoryType::Uncached) }?;
         let at = (window.range().start + pa % PAGE_SIZE) as *mut u8;
         Ok(Registers { window, at: NonNull::new(at).ok_or(MapError::Invalid)? })
@@ -230,7 +232,8 @@ pub fn init(announced: &Announced, topology: &Topology) {
     let mut io_apics = [const { None }; 8];
     for (slot, info) in io_apics.iter_mut().zip(topology.io_apics()) {
         match Registers::map(info.address, 32) {
-            // SAFETY: the firmware reports an I/O APIC there; mapped uncached just now, and used only by boot.
+            // SAFETY: the firmware reports an I/O APIC at this address. It was mapped uncached just now, and only boot
+            // uses it.
             Ok(registers) => *slot = Some(unsafe { IoApic::new(registers.keep().cast().as_ptr(), info.first) }),
             Err(e) => log!("I/O APIC at {:#x}: {e:?}", info.address),
         }
@@ -247,7 +250,7 @@ pub fn init(announced: &Announced, topology: &Topology) {
                 continue;
             }
         };
-        // SAFETY: the firmware reports a virtio device there; mapped uncached just now.
+        // SAFETY: the firmware reports a virtio device at this address. It was mapped uncached just now.
         let console = match unsafe { Console::<Dma>::new(registers.at, device.len as usize) } {
             Ok(console) => console,
             Err(ConsoleError::Absent | ConsoleError::Kind(_)) => continue,
@@ -264,7 +267,8 @@ pub fn init(announced: &Announced, topology: &Topology) {
             total: AtomicU64::new(u64::MAX),
         });
         PORT[found].store(port, Ordering::Release);
-        // SAFETY: `keep` made the mapping permanent; the console leaves the two registers of interrupts to the line.
+        // SAFETY: `keep` made the mapping permanent. Only the `Line` uses the two interrupt registers; the console does
+        // not.
         unsafe { LINES[found].connect(registers) };
         if !route(&mut io_apics, device, found) {
             log!("virtio console at {:#x}: no interrupt", device.address);
@@ -299,10 +303,10 @@ pub fn start() {
     unpark(thread);
 }
 
-/// The ports' thread.
+/// The main function of the ports' thread.
 extern "C" fn serve(_argument: usize) -> ! {
     let mut line = LineBuffer { bytes: [0; 80], len: 0 };
-    // Input that the host sent before interrupts were on.
+    // Check all ports once, because the host may have sent input before interrupts were on.
     INTERRUPTED.fetch_or((1 << PORTS) - 1, Ordering::AcqRel);
     loop {
         let mut which = INTERRUPTED.swap(0, Ordering::AcqRel);
@@ -323,7 +327,7 @@ extern "C" fn serve(_argument: usize) -> ! {
     }
 }
 
-/// The received part of a line from the control port. Longer lines are truncated; no valid command is so long.
+/// The received part of a line from the control port. A longer line is truncated, because no valid command is longer.
 struct LineBuffer {
     bytes: [u8; 80],
     len: usize,
@@ -350,7 +354,7 @@ impl LineBuffer {
     }
 }
 
-/// Executes a command of the host; unknown ones are ignored.
+/// Executes a command of the host. Ignores unknown commands.
 fn obey(line: &[u8]) {
     let Ok(text) = core::str::from_utf8(line) else { return };
     let mut words = text.split_ascii_whitespace();
@@ -375,7 +379,8 @@ fn obey(line: &[u8]) {
     }
 }
 
-/// Sends the host a line on the control port; lost if there is no port, or the host does not listen.
+/// Sends the host a line on the control port. The line is lost if there is no such port, or if the host does not read
+/// it within `LINE_PATIENCE`.
 pub fn report(message: core::fmt::Arguments<'_>) {
     use core::fmt::Write;
     struct Text([u8; 64], usize);
@@ -392,7 +397,7 @@ pub fn report(message: core::fmt::Arguments<'_>) {
         && writeln!(text, "{message}").is_ok()
     {
         let mut left = &text.0[..text.1];
-        // A line that is cut would change the meaning of the next one.
+        // Wait for room, because a truncated line would change the meaning of the next one.
         let end = crate::cpu::clock::now() + LINE_PATIENCE;
         while !left.is_empty() && crate::cpu::clock::now() < end {
             left = &left[control.write(left)..];
@@ -400,8 +405,9 @@ pub fn report(message: core::fmt::Arguments<'_>) {
     }
 }
 
-/// Sends bytes of the results on the control port, after a line with their number. Waits for room; bytes are lost if
-/// there is no port. Only one thread sends, and no other line comes between: the machine is ending.
+/// Sends result bytes on the control port, after a line with their number. Waits for room as long as necessary. The
+/// bytes are lost if there is no such port. No other thread sends at the same time, because the machine is shutting
+/// down.
 pub fn send(mut bytes: &[u8]) {
     let Some(control) = port(2) else { return };
     report(format_args!("data {}", bytes.len()));
@@ -413,7 +419,7 @@ pub fn send(mut bytes: &[u8]) {
     }
 }
 
-/// Waits until the host has taken all written bytes, for at most about `ns` nanoseconds.
+/// Waits until the host has read all written bytes, for at most about `ns` nanoseconds.
 pub fn drain(ns: u64) {
     let end = crate::cpu::clock::now() + ns;
     while crate::cpu::clock::now() < end && !(0..PORTS).filter_map(port).all(ConsolePort::drained) {

@@ -1,15 +1,15 @@
-//! The kernel's command line: words with optional values. It is untrusted. Unknown words are skipped. A word for an
-//! amount with an unusable value is an error ([`Unusable`]), because a machine that ignored it would not be the
-//! requested one.
+//! The parser of the kernel's command line, which has words with optional values. It is untrusted input. Unknown words
+//! are ignored. An amount or a time with an unusable value is an error ([`Unusable`]). If the kernel ignored the value,
+//! the machine would differ from the requested one.
 
 use core::fmt;
 
-/// A virtio device in memory, given by Linux's `virtio_mmio.device=SIZE@ADDRESS:LINE[:ID]`.
+/// A virtio-mmio device, from a word in Linux's syntax: `virtio_mmio.device=SIZE@ADDRESS:LINE[:ID]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VirtioDevice {
-    /// Physical address of the registers.
+    /// The physical address of the registers.
     pub address: u64,
-    /// Length of the registers in bytes.
+    /// The length of the registers in bytes.
     pub len: u64,
     /// The interrupt line.
     pub line: u32,
@@ -20,7 +20,7 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|b| b.is_ascii_whitespace()).filter(|w| !w.is_empty())
 }
 
-/// The value of the last word `name=value`.
+/// The value of the last word `name=value`; `None` if there is no such word.
 pub fn value<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     words(line).filter_map(|w| w.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).last()
 }
@@ -28,30 +28,30 @@ pub fn value<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
 /// The reason that the value of a word cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// The word needs one.
+    /// The word has no value, but needs one.
     Missing,
-    /// The value is no number, or does not fit 64 bits.
+    /// The value is not a number, or does not fit in 64 bits.
     NoNumber,
     /// The value is zero.
     Zero,
-    /// The value is more than this.
+    /// The value is greater than this limit.
     MoreThan(u64),
-    /// The value is less than this.
+    /// The value is less than this limit.
     LessThan(u64),
-    /// At most these bytes can be set aside.
+    /// The value is greater than this number of bytes, which is the most that can be reserved.
     SetAside(u64),
-    /// The value is no time of [`SHORTEST`] to [`LONGEST`].
+    /// The value is not a time from [`SHORTEST`] to [`LONGEST`].
     NoTime,
 }
 
-/// A word whose value cannot be used, as a sentence.
+/// A word whose value cannot be used. `Display` prints a sentence with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unusable<'a> {
-    /// The word.
+    /// The name of the word.
     pub name: &'static str,
-    /// Its value.
+    /// The word's value.
     pub value: &'a [u8],
-    /// The problem.
+    /// Why the value cannot be used.
     pub problem: Problem,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Unusable<'_> {
     }
 }
 
-/// The value of the last word `name=value`, which is not zero; `None` if there is no such word.
+/// The value of the last word `name=value` as a number; `None` if there is no such word. Zero is an error.
 pub fn amount<'a>(line: &'a [u8], name: &'static str) -> Result<Option<u64>, Unusable<'a>> {
     let Some(value) = value(line, name) else {
         let missing = Unusable { name, value: &[], problem: Problem::Missing };
@@ -89,7 +89,7 @@ pub fn amount<'a>(line: &'a [u8], name: &'static str) -> Result<Option<u64>, Unu
     Err(Unusable { name, value, problem })
 }
 
-/// As [`amount`], up to `most`.
+/// As [`amount`]. A value greater than `most` is an error.
 pub fn amount_up_to<'a>(line: &'a [u8], name: &'static str, most: u64) -> Result<Option<u64>, Unusable<'a>> {
     match amount(line, name)? {
         Some(n) if n > most => {
@@ -99,7 +99,7 @@ pub fn amount_up_to<'a>(line: &'a [u8], name: &'static str, most: u64) -> Result
     }
 }
 
-/// As [`amount`], in bytes of memory that is set aside: `least` to `most`.
+/// As [`amount`], for a number of bytes of memory to reserve. A value outside `least..=most` is an error.
 pub fn set_aside<'a>(line: &'a [u8], name: &'static str, least: u64, most: u64) -> Result<Option<u64>, Unusable<'a>> {
     let Some(bytes) = amount(line, name)? else { return Ok(None) };
     let problem = match bytes {
@@ -110,12 +110,14 @@ pub fn set_aside<'a>(line: &'a [u8], name: &'static str, least: u64, most: u64) 
     Err(Unusable { name, value: value(line, name).unwrap_or_default(), problem })
 }
 
-/// The shortest time that a word may give, in nanoseconds. A timer that is set to less leaves a CPU no other work.
+/// The shortest time that a word may have, in nanoseconds. With a shorter timer interval, a CPU would do nothing but
+/// serve its timer.
 pub const SHORTEST: u64 = 100_000;
-/// The longest time that a word may give.
+/// The longest time that a word may have, in nanoseconds.
 pub const LONGEST: u64 = 1_000_000_000;
 
-/// The value of the last word `name=value` in nanoseconds: a number of us, ms or s. `None` if there is no such word.
+/// The value of the last word `name=value` in nanoseconds; `None` if there is no such word. The value is a number with
+/// the unit us, ms or s.
 pub fn time<'a>(line: &'a [u8], name: &'static str) -> Result<Option<u64>, Unusable<'a>> {
     let Some(value) = value(line, name) else {
         let missing = Unusable { name, value: &[], problem: Problem::NoTime };
@@ -137,7 +139,7 @@ pub fn flag(line: &[u8], name: &str) -> bool {
     words(line).any(|w| w == name.as_bytes())
 }
 
-/// The announced virtio devices, in their order on the line.
+/// The virtio devices of the command line, in their order on the line. Invalid words are ignored.
 pub fn virtio_devices(line: &[u8]) -> impl Iterator<Item = VirtioDevice> {
     words(line).filter_map(|w| device(w.strip_prefix(b"virtio_mmio.device=")?))
 }
@@ -148,11 +150,12 @@ fn device(spec: &[u8]) -> Option<VirtioDevice> {
     let mut rest = rest.split(':');
     let (address, line) = (number(rest.next()?)?, number(rest.next()?)?);
     let device = VirtioDevice { address, len: number(len)?, line: line.try_into().ok()? };
-    // A register block spans at least the fixed registers, and does not wrap.
+    // A register block contains at least the fixed registers (256 bytes), and does not wrap around.
     (device.len >= 0x100 && device.address.checked_add(device.len).is_some() && device.address != 0).then_some(device)
 }
 
-/// A number in decimal or, after 0x, in hexadecimal, with an optional K, M or G.
+/// Parses a number: decimal, or hexadecimal after 0x. It may end in K, M or G for units of 1024, 1024^2 or 1024^3
+/// bytes. `None` if the text is not a number, or does not fit in 64 bits.
 pub fn number(text: &str) -> Option<u64> {
     let (digits, scale) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),

@@ -1,37 +1,38 @@
-//! Carves the loader's memory map into ranges of whole frames that the kernel may use.
+//! The ranges of whole frames that the kernel may use, from the loader's memory map.
 
 use super::start_info::{MAX_RANGES, Range};
 
-/// Bytes in a frame.
+/// The size of a frame in bytes.
 pub const FRAME: u64 = 4096;
-/// E820's kind of usable RAM.
+/// The kind of usable RAM in E820's numbering.
 const USABLE: u32 = 1;
-/// RAM from here on (16 TiB less two frames) is left out: the memory core numbers frames with 32 bits.
+/// The physical address (16 TiB less two frames) from which RAM is not used, because the memory core has 32-bit frame
+/// numbers.
 const LIMIT: u64 = (u32::MAX as u64 - 1) * FRAME;
-/// Removing holes from ranges may make more of them; ranges that do not fit are left out.
+/// The most ranges of usable RAM. The removal of holes may split ranges. Ranges above this number are not used.
 const MAX_PIECES: usize = 2 * MAX_RANGES;
 
 /// A range of physical bytes, `start..end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// First byte.
+    /// The address of the first byte.
     pub start: u64,
-    /// One past the last byte.
+    /// The address one past the last byte.
     pub end: u64,
 }
 
 impl Span {
-    /// Length in bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
-    /// Whether there is no byte in it.
+    /// Whether the range contains no byte.
     pub fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 }
 
-/// Usable RAM: frame-aligned, ascending, disjoint, not empty.
+/// The ranges of usable RAM. They are aligned to frames, ascending, disjoint and not empty.
 #[derive(Clone, Debug)]
 pub struct Ram {
     spans: [Span; MAX_PIECES],
@@ -39,13 +40,14 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// The usable ranges of `map`, without frames that any other kind of range, or `reserved`, covers even in part.
+    /// The usable ranges of `map`. A frame is left out if a range of another kind, or of `reserved`, covers any part of
+    /// it.
     pub fn new(map: &[Range], reserved: &[Span]) -> Ram {
         let mut ram = Ram { spans: [Span::default(); MAX_PIECES], len: 0 };
         for r in map.iter().filter(|r| r.kind == USABLE) {
             let end = r.start.saturating_add(r.len).min(LIMIT);
             let span = Span { start: r.start.min(LIMIT).next_multiple_of(FRAME), end: end & !(FRAME - 1) };
-            // Ranges that overlap are counted once.
+            // Remove the range first, so that the part where it overlaps an earlier range is not in the list twice.
             ram.subtract(span);
             ram.insert(span);
         }
@@ -69,33 +71,33 @@ impl Ram {
         self.spans().iter().any(|s| s.start <= span.start && span.end <= s.end)
     }
 
-    /// One past the highest usable byte.
+    /// The address one past the highest usable byte.
     pub fn end(&self) -> u64 {
         self.spans().last().map_or(0, |s| s.end)
     }
 
-    /// Usable bytes in all.
+    /// The number of usable bytes in all ranges.
     pub fn bytes(&self) -> u64 {
         self.spans().iter().map(Span::len).sum()
     }
 
-    /// Bytes of the largest piece between `from` and `to`, in whole frames.
+    /// The size in bytes of the largest contiguous range of whole frames between the addresses `from` and `to`.
     pub fn largest(&self, from: u64, to: u64) -> u64 {
         let len = |s: &Span| s.end.min(to).saturating_sub(s.start.max(from)) / FRAME * FRAME;
         self.spans().iter().map(len).max().unwrap_or(0)
     }
 
-    /// The most bytes that can be set aside in one piece between 1 MiB and `to`, for a purpose that boot can do
-    /// without. The rest suffices for boot and the first program. They need descriptors and tables in proportion to
-    /// memory, `files` bytes of unpacked initial files, and the least memory of a machine.
+    /// The most bytes that can be reserved, in one range between 1 MiB and `to`, for swap or traces. The other memory
+    /// suffices for boot and the first program. Boot needs tables in proportion to the RAM, `files` bytes for the
+    /// initial files, and `LEAST` bytes, the least memory of any machine.
     pub fn spare(&self, to: u64, files: u64) -> u64 {
         const LEAST: u64 = 24 << 20;
         let needed = (self.bytes() / 16).saturating_add(files).saturating_add(LEAST);
         self.largest(1 << 20, to).min(self.bytes().saturating_sub(needed)) / FRAME * FRAME
     }
 
-    /// Takes `len` bytes (rounded up to frames) from the lowest free address at or above `from`. They are aligned to
-    /// `align` (a power of two, at least a frame).
+    /// Removes `len` bytes (rounded up to frames) at the lowest suitable address at or above `from`. Returns the
+    /// address, which is aligned to `align` (a power of two, at least a frame). `None` if no range is large enough.
     pub fn take(&mut self, len: u64, align: u64, from: u64) -> Option<u64> {
         let len = len.checked_next_multiple_of(FRAME)?;
         let at = self.spans().iter().find_map(|s| {
@@ -154,17 +156,18 @@ fn outward(start: u64, end: u64) -> Span {
     Span { start: start & !(FRAME - 1), end: end.min(LIMIT).next_multiple_of(FRAME) }
 }
 
-/// Most pieces of the archive's frames.
+/// The most pieces into which the archive's frames are divided.
 pub const PIECES: usize = 64;
-/// Pieces are multiples of so many frames, and begin at such multiples but for the first.
+/// The alignment of pieces, in frames: all pieces but the first begin at a multiple of it.
 const PIECE: u64 = 1024;
 
-/// Frames of a piece that is smaller than a range of `largest` frames; 0 if that is too small for pieces.
+/// The size of a piece, in frames: at most half of a range of `largest` frames. 0 if that range is too small.
 pub fn piece(largest: u64) -> u64 {
     largest / 2 / PIECE * PIECE
 }
 
-/// Frames `start..end` in pieces of at most `most` frames ([`piece`]), as starts and ends.
+/// Divides the frames `start..end` into pieces of at most `most` frames, which [`piece`] has computed. Returns the
+/// start and the end of each piece.
 pub fn pieces(start: u64, end: u64, most: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut at = start;
     core::iter::from_fn(move || {
@@ -226,7 +229,7 @@ mod tests {
         let ram = Ram::new(&two, &[]);
         assert_eq!((ram.largest(MIB, u64::MAX), ram.largest(MIB, 100 * MIB)), (255 * MIB, 99 * MIB));
         assert_eq!(ram.largest(4096 * MIB, u64::MAX), 64 * MIB);
-        // 320 MiB, of which 20 are for tables and 24 the least.
+        // Of 320 MiB, 20 MiB are for tables, and 24 MiB are the least memory of a machine.
         assert_eq!(ram.spare(u64::MAX, 10 * MIB), 255 * MIB);
         assert_eq!(ram.spare(u64::MAX, 100 * MIB), (320 - 20 - 24 - 100) * MIB);
         assert_eq!((ram.spare(u64::MAX, u64::MAX), ram.spare(0, 0)), (0, 0));

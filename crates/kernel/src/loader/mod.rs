@@ -1,7 +1,7 @@
-//! The handover of the boot loader: its record of RAM and modules, the command line, and the kernel's symbols, the
-//! first file of the initramfs.
+//! The data that the boot loader passes: the memory map, the modules, and the command line. Also the kernel's symbols,
+//! which are the first file of the initramfs.
 //!
-//! Uses neither the rest of the kernel nor hardware, so it is tested in an ordinary process.
+//! This module uses neither the rest of the kernel nor hardware, so ordinary unit tests can run it.
 //!
 //! Invariant: the loader's bytes are untrusted input. For hostile bytes each parser returns an error or no result, and
 //! never panics.

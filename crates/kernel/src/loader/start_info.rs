@@ -3,34 +3,34 @@
 
 /// The magic number that begins the structure.
 pub const MAGIC: u32 = 0x336e_c578;
-/// A longer command line is truncated.
+/// The most bytes of the command line. A longer one is truncated.
 const MAX_COMMAND_LINE: usize = 4096;
-/// More memory ranges than this are ignored.
+/// The most memory ranges. Further ones are ignored.
 pub const MAX_RANGES: usize = 128;
-/// More modules than this are ignored.
+/// The most modules. Further ones are ignored.
 const MAX_MODULES: usize = 4;
 
 /// A range of physical memory of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Range {
-    /// First byte.
+    /// The physical address of the first byte.
     pub start: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// E820's kinds: 1 is usable RAM.
+    /// The kind of memory in E820's numbering: 1 is usable RAM.
     pub kind: u32,
 }
 
 /// A file that the boot loader put into memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Module {
-    /// Physical address.
+    /// The physical address of the first byte.
     pub start: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// The structure, read and checked.
+/// The contents of the structure, which was read and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct StartInfo<'a> {
     modules: [Module; MAX_MODULES],
@@ -39,18 +39,18 @@ pub struct StartInfo<'a> {
     ranges_len: usize,
     /// The kernel's command line, without the final zero.
     pub command_line: &'a [u8],
-    /// ACPI's root pointer, 0 if the loader does not give it.
+    /// The physical address of ACPI's root pointer (RSDP); 0 if the loader does not provide it.
     pub root_pointer: u64,
 }
 
 /// The reason that the structure cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartInfoError {
-    /// The structure, or data that it points to, lies outside memory.
+    /// The structure, or data to which it points, is outside readable memory.
     Unreachable,
     /// The structure does not begin with [`MAGIC`].
     BadMagic,
-    /// The structure has no memory map (version 0): this kernel needs one.
+    /// The structure has no memory map, which this kernel needs. Version 0 of the structure has none.
     NoMemoryMap,
 }
 
@@ -62,7 +62,8 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 }
 
 impl<'a> StartInfo<'a> {
-    /// Reads the structure at physical address `at`; `bytes` reads physical memory.
+    /// Reads the structure at physical address `at`. `bytes` returns the bytes at a physical address, or `None` if they
+    /// cannot be read.
     pub fn read(at: u64, bytes: impl Fn(u64, usize) -> Option<&'a [u8]>) -> Result<Self, StartInfoError> {
         use StartInfoError::*;
         let head = bytes(at, 40).ok_or(Unreachable)?;
@@ -105,7 +106,7 @@ impl<'a> StartInfo<'a> {
         Ok(info)
     }
 
-    /// The loaded files: the first is the initial file system.
+    /// The loaded files. The first one is the initial file system.
     pub fn modules(&self) -> &[Module] {
         &self.modules[..self.modules_len]
     }
@@ -115,7 +116,7 @@ impl<'a> StartInfo<'a> {
     }
 }
 
-/// The zero-terminated string at `at`, read in pieces so that it may end near the end of memory.
+/// The zero-terminated string at `at`. It is read byte by byte, because it may end near the end of readable memory.
 fn string<'a>(at: u64, bytes: &impl Fn(u64, usize) -> Option<&'a [u8]>) -> Option<&'a [u8]> {
     let mut len = 0;
     while len < MAX_COMMAND_LINE {

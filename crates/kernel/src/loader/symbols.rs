@@ -1,20 +1,20 @@
-//! The kernel's symbols for backtraces: the first file of the initial file system, lines `ADDRESS NAME`, ascending, in
-//! hex.
+//! The kernel's symbols for backtraces. They are the first file of the initial file system. Each line is
+//! `ADDRESS NAME`, with a hexadecimal address; the lines are sorted by address.
 
 /// The name of the file, without a leading slash.
 pub const FILE: &[u8] = b".quire/symbols";
 
-/// A symbol table: text that is searched by bisection, so that boot neither allocates nor prepares anything.
+/// A symbol table. It is text that is searched by bisection, so that no memory must be allocated for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols<'a>(&'a [u8]);
 
 impl<'a> Symbols<'a> {
-    /// Finds the table in a cpio archive (format "newc") whose first member it is.
+    /// Finds the table in a cpio archive (format "newc"); `None` if the table is not the first member.
     pub fn in_archive(archive: &'a [u8]) -> Option<Symbols<'a>> {
         Self::find_in(archive).map(|(text, _)| Symbols(text))
     }
 
-    /// The length of the part of an archive that ends with the table; 0 without a table.
+    /// The offset in the archive of the end of the table; 0 if there is no table.
     pub fn end_in_archive(archive: &[u8]) -> usize {
         Symbols::find_in(archive).map_or(0, |(_, end)| end)
     }
@@ -37,15 +37,16 @@ impl<'a> Symbols<'a> {
         Some((archive.get(data..end)?, end))
     }
 
-    /// A table from its text.
+    /// The symbol table with this text.
     pub fn new(text: &'a [u8]) -> Symbols<'a> {
         Symbols(text)
     }
 
-    /// The last symbol at or below `address`, and how far above it `address` is.
+    /// The last symbol at or below `address`, and the offset of `address` from it, in bytes. `None` if all symbols are
+    /// above `address`.
     pub fn find(&self, address: u64) -> Option<(&'a str, u64)> {
         let text = self.0;
-        // Invariant: the wanted line begins in low..high, and low is the beginning of a line.
+        // Invariant: `low` is the beginning of a line, and the wanted line begins in `low..high`, or is `best`.
         let (mut low, mut high) = (0, text.len());
         let mut best = None;
         while low < high {

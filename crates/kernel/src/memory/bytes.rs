@@ -1,8 +1,9 @@
 //! `memcpy` and `memset`, which compiled code calls for every larger move.
 //!
-//! The versions of `compiler_builtins` align the destination first and then run three string instructions. Most moves
-//! in a kernel are of small, aligned structures. Up to 32 bytes go through registers, which overlap in the middle for
-//! odd lengths. Longer moves use one string of words and one overlapping word for the rest.
+//! The versions of `compiler_builtins` first align the destination and then execute three string instructions. Most
+//! moves in a kernel are of small, aligned structures, for which these versions are faster. They move up to 32 bytes by
+//! registers; for odd lengths two of the moves overlap. For longer moves they use one string instruction for all words,
+//! and one overlapping word for the rest.
 
 use core::arch::global_asm;
 

@@ -1,20 +1,20 @@
 //! Zeroing and copying whole frames.
 //!
-//! Zeroing with AVX stores 32 bytes an instruction, from one vector register that the loop saves and restores. The rest
-//! of a program's vector state stays in the registers. A context switch in the loop saves its register like any other.
-//! On CPUs with wider registers (AVX-512), writing the lower half clears the upper half, so string instructions zero
-//! frames there. Frames are always copied by string instructions.
+//! Zeroing with AVX stores 32 bytes per instruction from one vector register, which the loop saves and restores. The
+//! other vector registers keep the program's state. A context switch during the loop saves and restores the register as
+//! any other. On CPUs with wider registers (AVX-512), a write to the lower half of a register clears its upper half. So
+//! string instructions zero frames on those CPUs. Frames are always copied by string instructions.
 //!
-//! Measured under TCG: the vector loop zeroes a frame in 0.6 µs and 166 instructions, REP STOSQ in 0.9 µs and 523.
-//! Vector registers copy a frame in 2.7 µs and 304 instructions, because each load is a stall on the host. REP MOVSQ
-//! takes 1.1 µs and 523.
+//! Measured under TCG: the vector loop zeroes a frame in 0.6 µs and 166 instructions, REP STOSQ in 0.9 µs and 523
+//! instructions. Vector registers copy a frame in 2.7 µs and 304 instructions, because each load is a stall on the
+//! host. REP MOVSQ takes 1.1 µs and 523 instructions.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 static VECTORS: AtomicBool = AtomicBool::new(false);
 
-/// Selects the vector loop for zeroing: set once at boot, after XCR0 allows vectors.
+/// Selects whether the vector loop is used for zeroing. Called once at boot, after XCR0 was set.
 pub fn use_vectors(yes: bool) {
     VECTORS.store(yes, Ordering::Relaxed);
 }
@@ -70,23 +70,24 @@ unsafe extern "C" {
 /// Zeroes the 4 KiB at `frame`.
 ///
 /// # Safety
-/// The caller may write them, and they are aligned to their size.
+/// The caller may write these bytes, and `frame` is aligned to 4 KiB.
 #[inline(always)]
 pub unsafe fn zero(frame: *mut u8) {
-    // SAFETY: by this function's contract; the vector loop is used only if the CPU and XCR0 allow it.
+    // SAFETY: the caller may write the frame. The vector loop is used only if the CPU and XCR0 allow it.
     unsafe { if VECTORS.load(Ordering::Relaxed) { frame_zero_vector(frame) } else { frame_zero_string(frame) } }
 }
 
-/// Fetches the line at `at`, to be written. A hint, for any address.
+/// Prefetches the cache line at `at` for a store. It is a hint, and allowed for any address.
 ///
-/// Not by the intrinsic: it requires SSE, which the kernel is compiled without, and so stays a call.
+/// The intrinsic is not used, because it requires SSE. The kernel is compiled without SSE, so the intrinsic would not
+/// be inlined.
 #[inline(always)]
 pub fn prefetch_line(at: *const u8) {
-    // SAFETY: a hint: it accesses no memory, and never faults.
+    // SAFETY: the instruction is a hint, which changes no memory and never faults.
     unsafe { asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) }
 }
 
-/// Fetches the first lines of a frame that is about to be overwritten.
+/// Prefetches the first `LINES` cache lines of a frame that is about to be overwritten.
 #[inline(always)]
 pub fn prefetch<const LINES: usize>(frame: *const u8) {
     // SAFETY: a prefetch has no visible effect on memory, and an unmapped address is ignored.
@@ -107,9 +108,9 @@ pub fn prefetch<const LINES: usize>(frame: *const u8) {
 /// Copies 4 KiB.
 ///
 /// # Safety
-/// `from` can be read and `to` written; both are aligned to their size, and distinct.
+/// The caller may read `from` and write `to`. They are different frames, both aligned to 4 KiB.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller vouches for two distinct frames, aligned to their size, of which `to` may be written.
+    // SAFETY: the caller vouches that the two frames are different and aligned, and that it may write `to`.
     unsafe { frame_copy_string(to, from) }
 }

@@ -1,4 +1,4 @@
-//! Translations of this machine's CPUs, for `quire_pmap`.
+//! The implementation of `quire_pmap`'s `Hardware`: loading and dropping the translations of this machine's CPUs.
 
 use super::shootdown;
 use crate::cpu::{self, registers};
@@ -10,7 +10,8 @@ use quire_pmap_x86_64::{Mmu, Request, X86_64};
 use quire_sync::cpuset::CpuMask;
 use quire_vm::Pfn;
 
-// SAFETY: the instructions are the CPU's own; `shootdown` returns when every target has answered.
+// SAFETY: the CPU's own instructions load and drop translations. `shootdown` returns only after every target has
+// answered.
 unsafe impl Hardware for Machine {
     type Format = X86_64;
 
@@ -32,7 +33,7 @@ unsafe impl Hardware for Machine {
         if self.mmu().tags() {
             invpcid(1, tag);
         } else {
-            // SAFETY: the loaded root is loaded again; without PCIDs that drops everything but global entries.
+            // SAFETY: the loaded root is loaded again. Without PCIDs that drops all translations except global ones.
             unsafe { registers::set_cr3(cr3(root, 0, false)) }
         }
     }
@@ -40,7 +41,7 @@ unsafe impl Hardware for Machine {
         if self.mmu().tags() {
             invpcid(2, 0);
         } else {
-            // SAFETY: CR3 and CR4 get back their old values; turning global pages off and on drops all translations.
+            // SAFETY: CR4 gets back its old value. Turning global pages off and on only drops translations.
             unsafe { registers::drop_global() }
         }
     }
@@ -55,9 +56,9 @@ unsafe impl Hardware for Machine {
     }
 }
 
-/// INVPCID: drops all translations of one PCID but global ones, or all translations.
+/// Executes INVPCID. Kind 1 drops all translations of one PCID except global ones; kind 2 drops all translations.
 fn invpcid(kind: u64, pcid: u16) {
     let descriptor = [pcid as u64, 0];
-    // SAFETY: called only where the CPU has INVPCID.
+    // SAFETY: the callers have checked that the CPU has INVPCID.
     unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
 }

@@ -1,5 +1,5 @@
-//! The global allocator: the memory core's caches by size, and runs of frames. It may use the reserve that user pages
-//! cannot use.
+//! The global allocator. It uses the memory core's heap: caches for small sizes, and contiguous frames for large ones.
+//! Allocations may use the reserve of frames that user pages cannot use.
 
 use crate::cpu;
 use crate::machine::{try_vm, vm};
@@ -12,13 +12,13 @@ struct Heap;
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-// SAFETY: the memory core's heap hands out memory of the requested layout, to one owner at a time.
+// SAFETY: the memory core's heap returns memory of the requested layout, and gives each piece to one owner at a time.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Boot does not allocate before the memory system is up.
+        // Boot does not allocate before the memory system exists.
         let Some(vm) = try_vm() else { return core::ptr::null_mut() };
-        // SAFETY: the heap is the one of `vm`, which it is given.
+        // SAFETY: the heap belongs to `vm`, which is its first argument.
         match unsafe { vm.heap().alloc(vm, layout) } {
             Ok(memory) => memory.as_ptr(),
             Err(OutOfMemory) => at_last(layout),
@@ -31,8 +31,8 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Moves a value of boot to the heap, never freed. Before process 1 runs, memory can only be out on a machine that is
-/// too small.
+/// Moves a value of boot to the heap, where it is never freed. Panics if there is no memory: before process 1 runs,
+/// that only happens on a machine that is too small.
 pub fn keep<T>(value: T) -> &'static mut T {
     match quire_heap::try_leak(value) {
         Ok(kept) => kept,
@@ -40,15 +40,15 @@ pub fn keep<T>(value: T) -> &'static mut T {
     }
 }
 
-/// How often a request waits for pageout.
+/// How often an allocation waits for pageout at most.
 const ATTEMPTS: u32 = 32;
 
-/// Called when the heap is empty: waits for pageout if sleeping is allowed. Null if that frees nothing, which the
-/// caller handles.
+/// Allocates after the heap had no memory: waits for pageout, if the caller may sleep, and tries again. Returns null if
+/// that does not help.
 #[cold]
 fn at_last(layout: Layout) -> *mut u8 {
     let vm = vm();
-    // Refused on purpose: that is final.
+    // A test has injected this failure, so it must not be repaired.
     if cfg!(debug_assertions) && vm.is_injected() {
         return ptr::null_mut();
     }
@@ -56,7 +56,7 @@ fn at_last(layout: Layout) -> *mut u8 {
         if !cpu::may_sleep() || !vm.wait_for_frames() {
             break;
         }
-        // SAFETY: the heap is the one of `vm`, which it is given.
+        // SAFETY: the heap belongs to `vm`, which is its first argument.
         if let Ok(memory) = unsafe { vm.heap().alloc(vm, layout) } {
             return memory.as_ptr();
         }

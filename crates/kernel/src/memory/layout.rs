@@ -1,20 +1,21 @@
 //! The layout of the kernel's half of the address space, and of the image in memory.
 //!
-//! - `0xffff_8000_0000_0000`: all RAM, one to one, writable, never executable; the image's text and constants read-only
+//! - `0xffff_8000_0000_0000`: the direct map of all RAM: writable, never executable; the image's text and constants are
+//!   read-only
 //! - `0xffff_c000_0000_0000`: the kernel's map: stacks, an unmapped guard page below each, buffers, device registers
-//! - `0xffff_ffff_8000_0000`: the image: text executable, constants read-only, data writable
+//! - `0xffff_ffff_8000_0000`: the kernel's image: text is executable, constants are read-only, data is writable
 
-/// Bytes in a page.
+/// The size of a page in bytes.
 pub const PAGE: u64 = 4096;
-/// Start of the direct map of RAM.
+/// The first address of the direct map of RAM.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;
-/// Start of the kernel's map.
+/// The first address of the kernel's map.
 pub const MAP: u64 = 0xffff_c000_0000_0000;
-/// One past the last address of the kernel's map: 8 TiB, room for 400 million stacks.
+/// One past the last address of the kernel's map. It has 8 TiB, enough for 400 million stacks.
 pub const MAP_END: u64 = 0xffff_c800_0000_0000;
-/// The offset of the image's virtual addresses from its physical ones.
+/// The difference between a virtual address of the image and its physical address.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
-/// One past the highest user address: addresses below may belong to a program.
+/// One past the highest address that a program can map.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 
 unsafe extern "C" {
@@ -25,8 +26,8 @@ unsafe extern "C" {
     static __image_end: u8;
 }
 
-/// The boundaries of the image's parts as virtual addresses, multiples of the page size: start of text, start of
-/// constants, start of data, end.
+/// The boundaries of the image's parts: the virtual addresses of the start of text, of constants and of data, and of
+/// the end. All are multiples of the page size.
 pub fn image() -> [u64; 4] {
     [
         &raw const __text_start as u64,
@@ -36,12 +37,12 @@ pub fn image() -> [u64; 4] {
     ]
 }
 
-/// The physical bytes that the image covers, its boot part included.
+/// The start and the end of the image in physical memory, including its boot part.
 pub fn image_physical() -> (u64, u64) {
     (&raw const __image_start as u64, &raw const __image_end as u64 - IMAGE)
 }
 
-/// The address of physical address `at` in the direct map.
+/// The address in the direct map of the physical address `at`.
 #[inline(always)]
 pub fn direct(at: u64) -> *mut u8 {
     (DIRECT + at) as *mut u8

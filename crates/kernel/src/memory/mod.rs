@@ -1,11 +1,13 @@
-//! The kernel's own memory: its layout, page tables and stacks, the heap, user memory, and shootdowns.
+//! The kernel's own memory: its layout, page tables, stacks and heap, the access to user memory, and shootdowns.
 //!
-//! [`layout`], [`frame`] and [`bytes`] lie below the machine. The others use the machine and its memory system. On top
-//! are [`shootdown`], which is traced, and `hardware`, which implements the machine for `quire_pmap`. No module here
-//! uses threads.
+//! [`layout`], [`frame`] and [`bytes`] are below the module `machine`. The other modules use the machine and its memory
+//! system. At the top are [`shootdown`], which calls the tracer, and `hardware`, which implements `quire_pmap`'s
+//! machine trait. No module here uses threads.
 //!
-//! Invariants. No page is both writable and executable, under any alias. An unmapped page lies below each stack. Only
-//! [`user`] accesses user addresses.
+//! Invariants:
+//! - No physical page is mapped both as writable and as executable, even at two different addresses.
+//! - An unmapped page is below each stack.
+//! - Only [`user`] accesses user addresses.
 
 pub mod bytes;
 pub mod frame;

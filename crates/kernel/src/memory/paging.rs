@@ -1,4 +1,4 @@
-//! Builds the kernel's half of every address space at boot, over `quire_pmap`'s tables.
+//! Builds the kernel's half of every address space at boot, by the page tables of `quire_pmap`.
 
 use crate::machine::DirectMap;
 use crate::memory::layout::{self, DIRECT, IMAGE, MAP, MAP_END, PAGE};
@@ -8,9 +8,9 @@ use quire_pmap::{KernelMapError, Rights};
 use quire_pmap_x86_64::KernelTables;
 use quire_vm::{MemoryType, Pfn, VirtRange};
 
-/// Builds the kernel's tables over `all` RAM, taking table pages from `free`. Root entries for the kernel's map are
-/// made too, so that later mappings there are in every space. The page of the image at `guard`, below the boot stack,
-/// is left unmapped.
+/// Builds the kernel's page tables, which map `all` RAM and the image. Table pages are taken from `free`. The root
+/// entries of the kernel's map are filled too, so that every address space shares the kernel's later mappings. The page
+/// of the image at `guard`, below the boot stack, is not mapped.
 pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, KernelMapError> {
     let phys = &DirectMap;
     let mut frames = || take_low(free, PAGE).map(Pfn::containing);
@@ -33,7 +33,7 @@ pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, Kern
     map(constants, data, constants - IMAGE, Rights::Read)?;
     map(data, guard, data - IMAGE, Rights::Write)?;
     map(guard + PAGE, end, guard + PAGE - IMAGE, Rights::Write)?;
-    // W^X holds for the alias too: text and constants are not writable through the direct map either.
+    // Text and constants are read-only in the direct map too, so that no alias of an executable page is writable.
     let fixed = Span { start: text - IMAGE, end: data - IMAGE };
     for span in all.spans() {
         let before = Span { start: span.start, end: span.end.min(fixed.start) };
@@ -48,20 +48,21 @@ pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, Kern
     Ok(tables)
 }
 
-/// Memory for tables and stacks while the boot tables, which show the first 4 GiB, may still be loaded.
+/// Takes memory below 4 GiB for tables and stacks, because the boot page tables, which may still be loaded, map only
+/// the first 4 GiB. Returns the physical address; `None` if there is not enough memory.
 pub fn take_low(free: &mut Ram, len: u64) -> Option<u64> {
     let at = free.take(len, PAGE, 1 << 20)?;
     (at + len <= 1 << 32).then_some(at)
 }
 
-/// Memory for large allocations, after the kernel's own tables are loaded. It is above 4 GiB if possible, since devices
-/// and the start of CPUs need memory below.
+/// Takes memory for large allocations, after the kernel's own tables are loaded. It is above 4 GiB if possible, because
+/// devices and the start of CPUs need memory below. Returns the physical address; `None` if there is not enough memory.
 pub fn take_large(free: &mut Ram, len: u64) -> Option<u64> {
     free.take(len, PAGE, 1 << 32).or_else(|| free.take(len, PAGE, 1 << 20))
 }
 
-/// Maps `len` bytes of device registers at physical address `pa` before there is a memory system; later ones are
-/// windows of the kernel's map ([`stack::kernel_map`]).
+/// Maps `len` bytes of device registers at physical address `pa`, before the memory system exists. Registers that are
+/// mapped later are in the kernel's map ([`stack::kernel_map`]).
 pub fn map_device(
     tables: &KernelTables,
     pa: u64,

@@ -1,12 +1,14 @@
-//! Makes other CPUs drop translations. Each CPU has an inbox with a slot for each sender, and is interrupted only if
-//! its inbox was empty.
+//! TLB shootdowns: requests to other CPUs to drop translations. Each CPU has an inbox with a slot for each sender. A
+//! sender interrupts a target only if the target's inbox was empty.
 //!
-//! The request is on the sender's stack. The sender stores a pointer to it into its slot of each target's inbox, then
-//! sets its bit in the target's mask. The target takes bits out of the mask, in its interrupt handler or while it waits
-//! as a sender itself. It serves the slot of each bit and then empties it: that is the answer, and its last access to
-//! the request. A sender waits until all its slots are empty. It serves its own inbox meanwhile, so that two CPUs with
-//! requests to each other both make progress. A CPU has one request at a time, because the sender is not preempted
-//! before all answers.
+//! The request is on the sender's stack. The sender stores a pointer to it in its own slot of each target's inbox, and
+//! then sets its bit in the inbox's mask. The target clears the mask, in its interrupt handler or while it waits as a
+//! sender itself. It serves the slot of each bit, and then stores null in the slot as the answer. That is its last
+//! access to the request.
+//!
+//! A sender waits until all its slots are null. While it waits it serves its own inbox, so that two CPUs with requests
+//! to each other both make progress. A CPU has one request at a time, because the sender is not preempted before all
+//! answers have come.
 
 use crate::cpu;
 use crate::cpu::interrupt::{self, Interrupt};
@@ -22,21 +24,21 @@ use quire_sync::trace::{EventKind, Span};
 /// One CPU's inbox, on separate cache lines.
 #[repr(C, align(128))]
 struct Inbox {
-    /// Senders whose slots are filled.
+    /// The mask of senders whose slots are filled.
     waiting: AtomicU64,
     slots: [AtomicPtr<Request<'static>>; cpu::MAX],
 }
 
-/// The inboxes: an array of `cpu::count()`.
+/// The array of inboxes, with an element for each CPU.
 static INBOXES: AtomicPtr<Inbox> = AtomicPtr::new(core::ptr::null_mut());
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of memory that [`init`] needs for `cpus` CPUs.
+/// The size in bytes of the memory that [`init`] needs for `cpus` CPUs.
 pub const fn bytes(cpus: usize) -> usize {
     cpus * size_of::<Inbox>()
 }
 
-/// Lays out the inboxes.
+/// Initialises the inboxes.
 ///
 /// # Safety
 /// `memory` points to [`bytes`]`(cpus)` writable bytes, aligned to 128, with no other user, for ever. Called once,
@@ -55,21 +57,21 @@ pub unsafe fn init(memory: NonNull<u8>, cpus: usize) {
 #[inline(always)]
 fn inbox(cpu: usize) -> &'static Inbox {
     assert!(cpu < LEN.load(Ordering::Relaxed));
-    // SAFETY: in bounds of the array, initialised by `init`, never freed.
+    // SAFETY: the index is in bounds of the array, which `init` has initialised and which is never freed.
     unsafe { &*INBOXES.load(Ordering::Relaxed).add(cpu) }
 }
 
-/// Makes every CPU in `targets` serve `request`; returns after all have. The caller has preemption off and interrupts
-/// on.
+/// Makes every CPU in `targets` serve `request`, and returns after all have done so. The caller has disabled
+/// preemption, and interrupts are on.
 pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     let me = cpu::id();
     let _span = trace::shootdown(targets, me);
-    // The lifetime ends when the slots are empty again, which is before this function returns.
+    // The longer lifetime is sound, because no slot points to the request any more when this function returns.
     let request_ptr = core::ptr::from_ref(request).cast_mut().cast::<Request<'static>>();
     for target in targets.iter().filter(|t| *t != me) {
         let inbox = inbox(target);
         inbox.slots[me].store(request_ptr, Ordering::Relaxed);
-        // Release: the slot and the request are visible to the CPU that takes the bit.
+        // Release: a CPU that acquires the bit sees the slot and the request.
         if inbox.waiting.fetch_or(1 << me, Ordering::AcqRel) == 0 {
             local_apic::send(cpu::apic_id(target), interrupt::SHOOTDOWN);
         }
@@ -85,7 +87,7 @@ pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     }
 }
 
-/// Serves other CPUs' requests to this one. Preemption is off, or interrupts are masked.
+/// Serves other CPUs' requests to this CPU. Preemption is disabled, or interrupts are masked.
 pub fn serve() {
     let inbox = inbox(cpu::id());
     if inbox.waiting.load(Ordering::Relaxed) == 0 {
@@ -97,8 +99,7 @@ pub fn serve() {
         let sender = senders.trailing_zeros() as usize;
         senders &= senders - 1;
         let slot = &inbox.slots[sender];
-        // SAFETY: the bit was set after the slot was filled; the request stays in place until the slot is emptied
-        // below.
+        // SAFETY: the bit was set after the slot was filled. The request stays in place until null is stored below.
         if let Some(request) = unsafe { slot.load(Ordering::Acquire).as_ref() } {
             let _span = Span::begin(EventKind::Answer, sender as u64, 0);
             request.serve(vm().machine());

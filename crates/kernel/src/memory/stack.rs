@@ -1,6 +1,6 @@
-//! Kernel stacks and the kernel's map. A stack has 16 KiB (more in a checked build). An unmapped page lies below it, so
-//! that an overflow is a double fault and not silent damage. The kernel's map has the stacks and all other mappings of
-//! the kernel after boot.
+//! Kernel stacks and the kernel's map. A stack has 16 KiB (64 KiB with debug assertions). The guard page below a stack
+//! is not mapped, so that an overflow causes a double fault instead of silent damage. The kernel's map contains the
+//! stacks and all other mappings that the kernel makes after boot.
 
 use crate::machine::{DirectMap, Machine, Once, vm};
 use crate::memory::layout::{MAP, MAP_END};
@@ -8,18 +8,21 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use quire_vm::map::kernel::{KernelMap, KernelRange};
 use quire_vm::{OutOfMemory, PAGE_SIZE, VirtRange};
 
-/// Bytes of a stack. In checked builds frames are larger, and the lock-order checker runs on top of the deepest calls.
+/// The size of a stack in bytes. With debug assertions stack frames are larger, and the lock-order checker runs on top
+/// of the deepest calls.
 pub const SIZE: u64 = if cfg!(debug_assertions) { 64 } else { 16 } * 1024;
 const GUARD: u64 = PAGE_SIZE;
 
-/// The next address for boot's permanent mappings; the kernel's map begins behind them.
+/// The next address for boot's permanent mappings. After [`init`], the addresses behind them belong to the kernel's
+/// map.
 static NEXT: AtomicU64 = AtomicU64::new(MAP);
 static KERNEL_MAP: Once<KernelMap<Machine>> = Once::new();
 
-/// Makes the kernel's map over the addresses behind boot's mappings. Called once, when there is a memory system.
+/// Creates the kernel's map over the addresses behind boot's mappings. Called once, after the memory system was
+/// created.
 pub fn init() -> Result<(), OutOfMemory> {
     let range = VirtRange { start: NEXT.swap(MAP_END, Ordering::Relaxed), end: MAP_END };
-    // SAFETY: the range is set aside for this map.
+    // SAFETY: after the swap of `NEXT` no other code uses addresses of the range.
     KERNEL_MAP.set(crate::memory::heap::keep(unsafe { KernelMap::new(vm(), range, SIZE)? }));
     vm().reclaim_from(kernel_map());
     Ok(())
@@ -27,7 +30,7 @@ pub fn init() -> Result<(), OutOfMemory> {
 
 /// The kernel's map.
 pub fn kernel_map() -> &'static KernelMap<Machine> {
-    // SAFETY: boot makes it before the first thread, and before it releases other CPUs.
+    // SAFETY: boot creates the map before the first thread, and before other CPUs run threads.
     unsafe { KERNEL_MAP.get() }
 }
 
@@ -35,41 +38,43 @@ pub fn kernel_map() -> &'static KernelMap<Machine> {
 pub struct Stack(KernelRange<Machine>);
 
 impl Stack {
-    /// A stack, with the contents of its last use.
+    /// Allocates a stack. It still has the contents of its last use.
     pub fn new() -> Result<Stack, OutOfMemory> {
-        // For want of frames or addresses the thread cannot be made.
+        // A lack of frames and a lack of addresses are the same error for the caller.
         kernel_map().stack().map(Stack).map_err(|_| OutOfMemory)
     }
 
-    /// An idle stack of this CPU, the last one too; see [`KernelMap::last_stack`]. Interrupts are masked.
+    /// Takes an idle stack of this CPU, even if it is the last one; see [`KernelMap::last_stack`]. `None` if the CPU
+    /// has none. Interrupts are masked.
     pub fn last() -> Option<Stack> {
         kernel_map().last_stack().map(Stack)
     }
 
-    /// Gives it to this CPU's idle ones. Interrupts are masked, and the caller runs on another stack.
+    /// Adds the stack to this CPU's idle stacks. Interrupts are masked, and the caller runs on another stack.
     pub fn put_by(self) {
         kernel_map().put_by(self.0);
     }
 
-    /// One past the highest byte.
+    /// The address one past the stack's highest byte.
     pub fn top(&self) -> u64 {
         self.0.range().end
     }
 }
 
-/// Permanent addresses of `size` bytes above an unmapped guard, before there is a kernel's map.
+/// Reserves `size` bytes of kernel addresses for ever, above an unmapped guard page. Returns the first address; `None`
+/// if no addresses are left. Called before the kernel's map exists.
 pub fn fresh(size: u64) -> Option<u64> {
     let at = NEXT.fetch_add(size + GUARD, Ordering::Relaxed);
     (at + size + GUARD <= MAP_END).then_some(at + GUARD)
 }
 
-/// Whether kernel address `at` may be a stack's guard: in the kernel's map and not mapped.
+/// Whether kernel address `at` may be in a stack's guard page: it is in the kernel's map and is not mapped.
 pub fn is_guard(at: u64) -> bool {
     (MAP..MAP_END).contains(&at)
         && crate::machine::try_vm().is_some_and(|vm| vm.machine().mmu().kernel().lookup(&DirectMap, at).is_none())
 }
 
-/// Whether the two words at kernel address `at`, which lies on a kernel stack or in the image, can be read.
+/// Whether the two words at kernel address `at`, which is in the kernel's map or in the image, can be read.
 pub fn is_readable(at: u64) -> bool {
     !(MAP..MAP_END).contains(&at) || !is_guard(at) && !is_guard(at + 8)
 }

@@ -1,7 +1,7 @@
-//! Swap in memory.
+//! Swap space in RAM.
 //!
-//! `swap=SIZE` on the kernel's command line sets memory aside in place of a disk. No program maps it. A fault on a
-//! page in swap first copies the page back into a frame, and neighbours with it.
+//! `swap=SIZE` on the kernel's command line reserves memory that serves as a swap disk. Programs never map this memory.
+//! A fault on a page in swap copies the page, and some of its neighbours, back into frames.
 
 use crate::machine::vm;
 use crate::memory::layout::direct;
@@ -12,13 +12,14 @@ use quire_kernel::loader::memory_map::Ram;
 use quire_vm::PAGE_SIZE;
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 
-/// Memory for swap.
+/// The memory for swap: its address in the direct map, and its size in pages.
 pub struct Memory {
     at: NonNull<u8>,
     pages: u64,
 }
 
-/// Takes the memory for the command line's word out of `free`; none without the word. `files`: bytes of initial files.
+/// Takes the memory that the word `swap` of the command line requests out of `free`. Returns `None` without the word,
+/// or if there is no such free range. `files` is the size of the initial files in bytes.
 pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<Option<Memory>, Unusable<'a>> {
     let most = free.spare(u64::MAX, files);
     let Some(bytes) = command_line::set_aside(line, "swap", PAGE_SIZE, most)? else { return Ok(None) };
@@ -27,7 +28,7 @@ pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<Optio
     Ok(at.map(|at| Memory { at, pages }))
 }
 
-/// Gives it to the memory core.
+/// Passes the swap memory to the memory core, which uses it as swap from then on.
 ///
 /// # Safety
 /// The memory came from [`set_aside`], and has no other user.

@@ -1,11 +1,12 @@
 //! Access to user memory from the kernel.
 //!
-//! The routines below access user addresses under STAC. Each of their instructions that may fault has an entry in the
-//! exception table. If the page fault cannot be repaired, the kernel continues at the entry's fix-up, which reports the
-//! remaining bytes. Addresses outside user space are refused before; an unmapped user address faults.
+//! The routines below access user addresses between STAC and CLAC. Each of their instructions that may fault has an
+//! entry in the exception table. If the page fault cannot be repaired, the kernel continues at the entry's fix-up
+//! address. The routine then returns the number of remaining bytes. Addresses outside user space are refused before an
+//! access. An access to an unmapped user address faults.
 //!
-//! Copies and clears use the string instructions (`rep movsq`, `rep stosq`). Under TCG one iteration costs less than a
-//! load and a store. Real CPUs have fast string instructions.
+//! Copies and clears use the string instructions (`rep movsq`, `rep stosq`). Under QEMU's TCG, one iteration of these
+//! costs less than a load and a store. Real CPUs have fast string instructions.
 
 use crate::memory::layout::USER_END;
 use core::arch::global_asm;
@@ -150,7 +151,7 @@ global_asm!(
     include_str!("../cpu/smap_end.s"),
 );
 
-/// A word and whether there was a fault instead.
+/// The result of `user_load` and `user_exchange`: the word, and 1 in `fault` if there was a fault.
 #[repr(C)]
 struct Word {
     value: u64,
@@ -167,23 +168,23 @@ unsafe extern "C" {
     static __exceptions_end: [u64; 2];
 }
 
-/// The address at which the kernel continues after an unrepaired fault of the instruction at `rip`; `None` if that
-/// instruction must not fault.
+/// The address at which the kernel continues if the instruction at `rip` faults and the fault cannot be repaired.
+/// `None` if a fault of that instruction is a bug.
 pub fn fixup(rip: u64) -> Option<u64> {
     let start = &raw const __exceptions_start;
     let len = (&raw const __exceptions_end as usize - start as usize) / 16;
-    // SAFETY: the linker script bounds the table; it is constant.
+    // SAFETY: the two symbols of the linker script are the ends of the table, which is constant.
     let table = unsafe { core::slice::from_raw_parts(start, len) };
     table.iter().find(|[at, _]| *at == rip).map(|[_, to]| *to)
 }
 
-/// Whether `len` bytes from `at` lie in user space.
+/// Whether the `len` bytes from `at` are in user space.
 #[inline(always)]
 fn in_user(at: u64, len: usize) -> bool {
     at <= USER_END && len as u64 <= USER_END - at
 }
 
-/// Copies `len` bytes from user address `from`; the error is how many bytes at the end were not copied.
+/// Copies `len` bytes from user address `from`. The error is the number of bytes at the end that were not copied.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.
@@ -192,14 +193,14 @@ pub unsafe fn copy_from(to: *mut u8, from: u64, len: usize) -> Result<(), usize>
     if !in_user(from, len) {
         return Err(len);
     }
-    // SAFETY: reads user space only, and writes what the caller allows.
+    // SAFETY: the routine reads user space only, and writes the `len` bytes for which the caller vouches.
     match unsafe { user_copy(to as u64, from, len) } {
         0 => Ok(()),
         left => Err(left),
     }
 }
 
-/// Copies `len` bytes to user address `to`; the error is how many bytes at the end were not copied.
+/// Copies `len` bytes to user address `to`. The error is the number of bytes at the end that were not copied.
 ///
 /// # Safety
 /// `from` is valid for reads of `len` bytes.
@@ -208,14 +209,14 @@ pub unsafe fn copy_to(to: u64, from: *const u8, len: usize) -> Result<(), usize>
     if !in_user(to, len) {
         return Err(len);
     }
-    // SAFETY: writes user space only, and reads memory that the caller allows.
+    // SAFETY: the routine writes user space only, and reads the `len` bytes for which the caller vouches.
     match unsafe { user_copy(to, from as u64, len) } {
         0 => Ok(()),
         left => Err(left),
     }
 }
 
-/// Zeroes `len` bytes at user address `to`; the error is how many bytes at the end were not.
+/// Zeroes `len` bytes at user address `to`. The error is the number of bytes at the end that were not zeroed.
 pub fn clear(to: u64, len: usize) -> Result<(), usize> {
     if !in_user(to, len) {
         return Err(len);
@@ -227,9 +228,9 @@ pub fn clear(to: u64, len: usize) -> Result<(), usize> {
     }
 }
 
-/// Copies a string of at most `len` bytes from user address `from`, up to and with its zero byte. Returns the number of
-/// bytes before the zero byte, or `len` if none of them is zero. The error is the number of bytes of `len` that were
-/// not copied before the fault or the end of user space.
+/// Copies a string of at most `len` bytes from user address `from`, including its zero byte. Returns the number of
+/// bytes before the zero byte, or `len` if none of them is zero. A fault or the end of user space is an error. The
+/// error is the number of bytes, out of `len`, that were not copied.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.
@@ -237,9 +238,9 @@ pub unsafe fn string(to: *mut u8, from: u64, len: usize) -> Result<usize, usize>
     if from >= USER_END {
         return Err(len);
     }
-    // The routine stops at the end of user space, however much room there is.
+    // The copy must stop at the end of user space, even if `to` has more room.
     let room = len.min((USER_END - from) as usize);
-    // SAFETY: reads user space only, and writes what the caller allows.
+    // SAFETY: the routine reads user space only, and writes the bytes for which the caller vouches.
     let done = unsafe { user_string(to, from, room) };
     match done as i64 {
         0.. if done as usize == room && room < len => Err(len - room),
@@ -248,7 +249,7 @@ pub unsafe fn string(to: *mut u8, from: u64, len: usize) -> Result<usize, usize>
     }
 }
 
-/// Loads the aligned word at user address `at`.
+/// Loads the word at user address `at`. An error means a fault, or an address that is not aligned or not in user space.
 #[inline(always)]
 pub fn load_u32(at: u64) -> Result<u32, ()> {
     if !in_user(at, 4) || !at.is_multiple_of(4) {
@@ -259,7 +260,8 @@ pub fn load_u32(at: u64) -> Result<u32, ()> {
     if word.fault == 0 { Ok(word.value as u32) } else { Err(()) }
 }
 
-/// Stores `new` at the aligned user address `at` if it holds `old`; returns the old word.
+/// Stores `new` at user address `at` if the word there is `old`. Returns the word that was there. An error means a
+/// fault, or an address that is not aligned or not in user space.
 pub fn compare_exchange_u32(at: u64, old: u32, new: u32) -> Result<u32, ()> {
     if !in_user(at, 4) || !at.is_multiple_of(4) {
         return Err(());

@@ -1,4 +1,4 @@
-//! The machine for the Linux layer.
+//! The implementation of the Linux layer's machine traits.
 
 use super::start::user_thread;
 use crate::cpu::{self, clock, fpu};
@@ -21,7 +21,7 @@ pub fn set_verbose(yes: bool) {
     VERBOSE.store(yes, Ordering::Relaxed);
 }
 
-/// Sets the wall clock from the battery clock.
+/// Sets the wall clock to `seconds` since 1970, from the battery-backed clock.
 pub fn set_epoch(seconds: u64) {
     clock::set_epoch(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()));
 }
@@ -35,8 +35,8 @@ fn my_context() -> *mut Context {
     scheduler().current().context()
 }
 
-// SAFETY: user memory is accessed only through `user`, which refuses addresses outside user space and turns faults into
-// errors.
+// SAFETY: user memory is accessed only through `memory::user`. It refuses addresses outside user space, and returns an
+// error after a fault.
 unsafe impl quire_linux_state::UserAccess for Machine {
     fn killed(&self) -> bool {
         quire_vm::Machine::is_ending(self)
@@ -62,7 +62,7 @@ unsafe impl quire_linux_state::UserAccess for Machine {
         user::load_u32(at).map_err(|()| bad(4))
     }
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
-        // With preemption off the page-fault path does not repair faults.
+        // With preemption disabled a page fault is not repaired, but returns an error.
         let _pinned = preempt_off();
         user::load_u32(at).map_err(|()| bad(4))
     }
@@ -70,7 +70,7 @@ unsafe impl quire_linux_state::UserAccess for Machine {
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
     fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
-        // With preemption off the page-fault path does not repair faults.
+        // With preemption disabled a page fault is not repaired, but returns an error.
         let _pinned = preempt_off();
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
@@ -86,7 +86,7 @@ impl quire_linux_state::Machine for Machine {
     }
     fn activate(&self, pmap: Option<&X86Pmap>) {
         let interrupts = cpu::interrupts_off();
-        // SAFETY: interrupts are masked, so there is no preemption; a space stays while a thread has it.
+        // SAFETY: interrupts are masked, so there is no preemption. A space lives as long as a thread uses it.
         unsafe {
             match pmap {
                 Some(pmap) => pmap.switch_in(self, cpu::id()),
@@ -97,7 +97,7 @@ impl quire_linux_state::Machine for Machine {
     }
 
     fn fs_base(&self) -> u64 {
-        // SAFETY: the calling thread's own context, which only it changes.
+        // SAFETY: the calling thread's own context, which only that thread changes.
         unsafe { (*my_context()).fs_base }
     }
     fn set_fs_base(&self, base: u64) {
@@ -148,14 +148,14 @@ impl quire_linux_state::Machine for Machine {
     }
     fn fpu_save(&self, area: &mut [u8]) {
         assert!(area.len() >= fpu::len() && (area.as_ptr() as usize).is_multiple_of(64));
-        // XSAVE leaves the header's reserved bytes as they are.
+        // XSAVE does not write the reserved bytes of the header (bytes 512 to 575), so clear them first.
         area[512..576].fill(0);
-        // SAFETY: large enough and aligned, as just asserted.
+        // SAFETY: the area is large enough and aligned, as just asserted.
         unsafe { fpu::save(area.as_mut_ptr()) }
     }
     fn fpu_restore(&self, area: &[u8]) {
         assert!(area.len() >= fpu::len() && (area.as_ptr() as usize).is_multiple_of(64));
-        // SAFETY: large enough and aligned; the caller has checked the header and MXCSR.
+        // SAFETY: the area is large enough and aligned. The trait's caller has checked the header and MXCSR.
         unsafe { fpu::restore(area.as_ptr()) }
     }
     fn fpu_reset(&self) {

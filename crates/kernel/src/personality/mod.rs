@@ -1,10 +1,10 @@
-//! The Linux layer on this machine: the layer itself, its start, and its machine traits.
+//! The Linux layer on this machine: access to it, its start, and the implementation of its machine traits.
 //!
-//! This file has the part that the rest of the kernel uses: the layer, after it is set, and the host's signals to it.
-//! It lies below traps and the watchdog. [`start`] and [`machine`] lie above traps and the host's ports, which they
+//! This file has the functions that the rest of the kernel uses: access to the Linux layer, and the host's requests to
+//! it. It is below `trap` and the watchdog. [`start`] and [`machine`] are above `trap` and `host::ports`, which they
 //! use.
 //!
-//! Invariant: the layer is set once, before the first program's thread, and stays for ever.
+//! Invariant: the Linux layer is created once, before the first program's thread, and is never dropped.
 
 pub mod machine;
 pub mod start;
@@ -14,26 +14,27 @@ use quire_fs::terminal::Key;
 use quire_linux_state::Linux;
 use quire_linux_state::signal::Signal;
 
-/// The payload of the scheduler's threads: a Linux thread, or `None` for the kernel's own.
+/// The payload of the scheduler's threads: a Linux thread, or `None` for a kernel thread.
 pub type Payload = Option<quire_linux_state::Thread<Machine>>;
 
 static LINUX: Once<Linux<Machine>> = Once::new();
-/// The Linux layer.
+/// The Linux layer. Called only after it was set.
 #[inline(always)]
 pub fn linux() -> &'static Linux<Machine> {
-    // SAFETY: set before the first program runs, and only programs' traps and threads call this.
+    // SAFETY: the layer is set before the first program runs, and only programs' traps and threads call this.
     unsafe { LINUX.get() }
 }
 
-/// The Linux layer, after it is set.
+/// The Linux layer; `None` before boot has set it.
 pub fn try_linux() -> Option<&'static Linux<Machine>> {
     LINUX.try_get()
 }
 
-/// Process 1, and the group that it began with.
+/// The number of process 1, and of its first process group.
 const FIRST: u32 = 1;
 
-/// Handles the host's interrupt: sends it to the terminal's foreground, or to the first process's group.
+/// Handles the host's interrupt (Ctrl-C). Sends it to the terminal's foreground group, or, without a terminal, to the
+/// group of process 1.
 pub fn host_interrupt() {
     if let Some(linux) = LINUX.try_get()
         && !linux.files.key(Key::Interrupt)
@@ -42,7 +43,7 @@ pub fn host_interrupt() {
     }
 }
 
-/// Handles the host's request to end.
+/// Handles the host's request to end, by SIGKILL to process 1.
 pub fn host_kill() {
     if let Some(linux) = LINUX.try_get()
         && let Some(first) = linux.ids.process(FIRST)

@@ -1,4 +1,4 @@
-//! The Linux layer's start, process 1, and the first steps of each program's thread.
+//! The start of the Linux layer, of process 1, and of each program's thread.
 
 use super::{LINUX, linux};
 use crate::cpu::clock;
@@ -15,10 +15,10 @@ use quire_linux::start::{Boot, StartError};
 use quire_linux_state::base::tables::TableMemory;
 use quire_linux_state::{End, Errno, Linux, UserRegs};
 
-/// A program has begun.
+/// The first program has begun.
 static FIRST_RAN: AtomicBool = AtomicBool::new(false);
-/// Starts the Linux layer and process 1, in a separate thread, because unpacking files may sleep. `memory` bytes of RAM
-/// decide the size of its tables.
+/// Starts the Linux layer and process 1. Process 1 is started by a separate thread, because unpacking files may sleep.
+/// `memory`, the size of RAM in bytes, determines the size of the layer's tables.
 pub fn start(archive: impl Archive + 'static, limits: Limits, memory: u64, tables: TableMemory) {
     let linux = match Linux::new(vm(), scheduler(), memory, tables, &quire_procfs::Procfs) {
         Ok(linux) => linux,
@@ -53,9 +53,9 @@ extern "C" fn first_thread(files: usize) -> ! {
     scheduler().exit()
 }
 
-/// The start of a program's thread, on its own stack; it will load `regs`.
+/// The first function of a program's thread, on its own stack. The thread loads `regs` when it enters user mode.
 pub extern "C" fn user_thread(regs: &mut UserRegs) {
-    // Written once, because every thread of every CPU reads it here.
+    // The flag is read before the swap, so that it is written only once and its cache line stays shared.
     if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
         ports::report(format_args!("ready {}", clock::now()));
         trace::begin();

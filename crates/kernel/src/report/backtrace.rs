@@ -1,6 +1,6 @@
-//! Backtraces: the chain of frames on a kernel stack, and names for its addresses.
+//! Backtraces: the chain of frames on a kernel stack, and the symbols of its return addresses.
 //!
-//! Walking and naming take no lock and allocate nothing, because an NMI and a panic do both.
+//! The functions acquire no locks and allocate no memory, because NMI handlers and panics call them.
 
 use crate::memory::layout;
 use core::fmt;
@@ -13,7 +13,8 @@ static SYMBOLS_LEN: AtomicUsize = AtomicUsize::new(0);
 /// The most frames of a backtrace.
 const DEPTH: usize = 48;
 
-/// Stores the part of the initial file system with the kernel's symbols, its first file. It stays in place.
+/// Stores the part of the initial file system's archive that contains the kernel's symbols. The symbols are its first
+/// file.
 pub fn set_symbols(archive: &'static [u8]) {
     SYMBOLS_LEN.store(archive.len(), Ordering::Relaxed);
     SYMBOLS.store(archive.as_ptr().cast_mut(), Ordering::Release);
@@ -24,11 +25,11 @@ fn symbols() -> Option<Symbols<'static>> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: `set_symbols` was given these bytes for ever.
+    // SAFETY: `set_symbols` got a `'static` slice with this address and length.
     Symbols::in_archive(unsafe { core::slice::from_raw_parts(at, SYMBOLS_LEN.load(Ordering::Relaxed)) })
 }
 
-/// The caller's own frame.
+/// The frame pointer of the caller.
 #[inline(always)]
 pub fn frame_pointer() -> u64 {
     let at: u64;
@@ -55,19 +56,19 @@ pub fn backtrace(frame: u64) {
     return_addresses(frame).for_each(log_address);
 }
 
-/// Gives `f` the return addresses of the calls that led to the caller's, innermost first, until it returns false.
+/// Calls `f` with the return addresses of the caller's call chain, innermost first, until `f` returns false.
 #[cfg(feature = "trace")]
 #[inline(always)]
 pub fn each_call(f: &mut dyn FnMut(u64) -> bool) {
     let _ended = return_addresses(frame_pointer()).all(f);
 }
 
-/// Gives `f` the return addresses on the chain of frames from `frame`. Takes no lock: may be called in an NMI.
+/// Calls `f` with the return addresses on the chain of frames from `frame`. May be called in an NMI handler.
 pub fn each_return_address(frame: u64, f: impl FnMut(u64)) {
     return_addresses(frame).for_each(f);
 }
 
-/// The return addresses of the calls that led to the caller's, innermost first.
+/// Calls `f` with the return addresses of the caller's call chain, innermost first.
 #[inline(never)]
 pub fn each_caller(f: impl FnMut(u64)) {
     return_addresses(frame_pointer()).for_each(f);
@@ -78,12 +79,12 @@ fn return_addresses(first: u64) -> impl Iterator<Item = u64> {
     let mut frame = Some(first);
     let next = move || {
         let at = frame?;
-        // A frame lies on a kernel stack or on one in the image (the boot CPU's).
+        // A frame is on a kernel stack in the kernel's map, or on the boot CPU's stack in the image.
         let on_stack = (layout::MAP..layout::MAP_END - 16).contains(&at) || (text_end..image_end - 16).contains(&at);
         if !on_stack || !at.is_multiple_of(8) || !crate::memory::stack::is_readable(at) {
             return None;
         }
-        // SAFETY: the range is mapped kernel memory, as just tested.
+        // SAFETY: `is_readable` has checked that the two words are mapped kernel memory.
         let [next, address] = unsafe { *(at as *const [u64; 2]) };
         frame = (next > at).then_some(next);
         (text..text_end).contains(&address).then_some(address)

@@ -1,4 +1,5 @@
-//! Takes two locks in both orders, to test that a checked kernel detects the inversion and shows both places.
+//! A test of the lock-order checker: acquires two locks in both orders. A debug kernel must detect the inversion and
+//! print both places.
 
 use quire_sync::{Mutex, Rank, SpinLock};
 
@@ -7,7 +8,8 @@ static QUEUE: SpinLock<()> = SpinLock::new(Rank::QUEUE, ());
 static NAMES: Mutex<[u8; 3]> = Mutex::new([0; 3]);
 static SIZES: Mutex<[u64; 5]> = Mutex::new([0; 5]);
 
-/// Takes two locks of that kind one way and then the other: a panic that has both backtraces.
+/// Acquires two locks of the kind `spin` or `sleep` in one order and then in the other. The second order must cause a
+/// panic with both backtraces.
 pub fn show(kind: &[u8]) {
     match kind {
         b"spin" => {

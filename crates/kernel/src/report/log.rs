@@ -11,12 +11,12 @@ macro_rules! log {
     ($($t:tt)*) => { $crate::report::log::line(format_args!($($t)*)) };
 }
 
-/// Formats text into the log, each of its lines on one or more lines there, without truncation.
+/// Formats text into the log without truncation. A long line of the text becomes several lines of the log.
 macro_rules! log_text {
     ($($t:tt)*) => { $crate::report::log::text(format_args!($($t)*)) };
 }
 
-/// A line, assembled so that it reaches the port in one piece. Longer lines are truncated.
+/// A buffer for one line, so that the line is written to the port in one piece. Longer lines are truncated.
 struct Line {
     bytes: [u8; 256],
     len: usize,
@@ -32,7 +32,7 @@ impl Write for Line {
     }
 }
 
-/// Writes one line. May be called in any context, interrupt handlers and panics included.
+/// Writes one line. May be called in any context, including interrupt handlers and panics.
 pub fn line(args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 256], len: 0 };
     let us = crate::cpu::clock::now() / 1000;
@@ -45,7 +45,7 @@ pub fn line(args: fmt::Arguments<'_>) {
     raw(&line.bytes[..line.len]);
 }
 
-/// Text that goes to the log line by line as it is formatted.
+/// A writer that splits text in lines and writes each line to the log.
 struct Text(Line);
 
 impl Text {
@@ -60,7 +60,7 @@ impl Text {
 impl Write for Text {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         for c in s.chars() {
-            // Leaves room for the line's prefix.
+            // 32 bytes are left for the prefix, which contains the time.
             if c == '\n' || self.0.len + c.len_utf8() > self.0.bytes.len() - 32 {
                 self.flush();
             }
@@ -72,17 +72,17 @@ impl Write for Text {
     }
 }
 
-/// Writes text of any length, a line for each of its lines.
+/// Writes text of any length. Each line of the text becomes one or more lines of the log.
 pub fn text(args: fmt::Arguments<'_>) {
     let mut text = Text(Line { bytes: [0; 256], len: 0 });
     let _never_fails = text.write_fmt(args);
     text.flush();
 }
 
-/// Writes bytes to the port in one piece.
+/// Writes bytes to the port, under a lock, so that output of other CPUs does not come in between.
 pub fn raw(bytes: &[u8]) {
     let interrupts = crate::cpu::interrupts_off();
-    // A CPU that died with the lock held must not silence the others: give up after a while.
+    // Stop waiting for the lock after a while, because the CPU that holds it may have crashed.
     let mut patience = 50_000_000u32;
     while HELD.swap(true, Ordering::Acquire) && patience > 0 {
         core::hint::spin_loop();

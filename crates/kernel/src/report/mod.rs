@@ -1,10 +1,11 @@
 //! The kernel's reports: the log, panics with their backtraces, traces, and the watchdog.
 //!
-//! The log lies near the bottom: it uses only a CPU and the serial port. Panics read stacks. The tracer and the
-//! watchdog read threads and lie above them. The observed code calls them, and behaves the same if they are off.
+//! The log is near the bottom of the layers: it uses only `cpu` and the serial port. Panics read kernel stacks. The
+//! tracer and the watchdog read threads, so they are above `thread::context`. The observed code calls them, and behaves
+//! the same if they are off.
 //!
-//! Invariant: the log, a panic and a backtrace work in every context, an NMI and a panic while the log's lock is held
-//! included.
+//! Invariant: the log, a panic and a backtrace work in every context, including an NMI and a panic while the log's lock
+//! is held.
 
 #[macro_use]
 pub mod log;

@@ -1,4 +1,4 @@
-//! The last lines of the log, for programs.
+//! The ring of the log's last lines, which programs can read.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ struct Ring {
     lines: UnsafeCell<Lines>,
 }
 
-// SAFETY: only the CPU that has set `held` accesses `lines`, with interrupts off.
+// SAFETY: only the CPU that has set `held` accesses `lines`, with interrupts masked.
 unsafe impl Sync for Ring {}
 
 static RING: Ring = Ring {
@@ -24,7 +24,8 @@ static RING: Ring = Ring {
     lines: UnsafeCell::new(Lines { next: 0, lines: [LogLine::EMPTY; LOG_LINES] }),
 };
 
-/// Calls `with` with the lines. Not at all if another CPU holds them for too long: it may have died.
+/// Calls `with` with the lines, under their lock. Returns `None` without a call if another CPU holds the lock for too
+/// long, because that CPU may have crashed.
 fn with<R>(with: impl FnOnce(&mut Lines) -> R) -> Option<R> {
     let interrupts = crate::cpu::interrupts_off();
     let mut patience = 50_000_000u32;
@@ -36,7 +37,7 @@ fn with<R>(with: impl FnOnce(&mut Lines) -> R) -> Option<R> {
         }
         core::hint::spin_loop();
     }
-    // SAFETY: this CPU has set `held`, and no interrupt of it comes meanwhile. So there is no other reference.
+    // SAFETY: this CPU has set `held`, and interrupts are masked. So there is no other reference.
     let result = with(unsafe { &mut *RING.lines.get() });
     RING.held.store(false, Ordering::Release);
     crate::cpu::interrupts_restore(interrupts);
@@ -55,7 +56,7 @@ pub fn add(micros: u64, text: &[u8]) {
     });
 }
 
-/// The first line with the number `at` or a higher one.
+/// The first stored line whose number is at least `at`; `None` if there is no such line.
 pub fn line(at: u64) -> Option<LogLine> {
     with(|all| {
         let at = at.max(all.next.saturating_sub(LOG_LINES as u64));

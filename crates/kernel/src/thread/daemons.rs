@@ -5,11 +5,11 @@ use crate::machine::{scheduler, vm};
 use quire_task::{Class, MOST_URGENT};
 use quire_vm::reclaim::daemon::Daemon;
 
-/// The memory core's own threads.
+/// The name of each daemon's kernel thread, and the daemon.
 const DAEMONS: [(&str, Daemon); 3] =
     [("completion", Daemon::Completion), ("pageout", Daemon::Pageout), ("reaper", Daemon::Reaper)];
 
-/// Starts them.
+/// Starts a kernel thread for each daemon.
 pub fn start() {
     for (daemon, (name, _)) in DAEMONS.iter().enumerate() {
         kernel_thread(name, run, daemon);
@@ -18,10 +18,10 @@ pub fn start() {
 
 extern "C" fn run(daemon: usize) -> ! {
     if matches!(DAEMONS[daemon].1, Daemon::Completion) {
-        // Real-time threads may wait for their pages.
+        // Real-time threads may wait for pages whose I/O this daemon completes, so it has the highest priority.
         scheduler().set_class(&scheduler().current(), Class::Fifo(MOST_URGENT), false);
     }
     vm().daemon_run(DAEMONS[daemon].1);
-    // Only the end of the machine stops the daemons.
+    // `daemon_run` returns only when the machine is shutting down.
     scheduler().exit()
 }

@@ -1,4 +1,4 @@
-//! Preemption, waiting and the checks of locks on this machine, for `quire_sync`.
+//! The implementation of `quire_sync`'s hooks on this machine: preemption, waiting and the checks of locks.
 
 use crate::cpu::{self, clock};
 #[cfg(debug_assertions)]
@@ -9,10 +9,10 @@ use core::arch::global_asm;
 use quire_sync::{CpuId, ThreadHandle};
 use quire_task::Thread;
 
-/// Binds `quire_sync`'s hooks to this machine.
+/// The implementation of `quire_sync`'s hooks on this machine.
 pub struct Hooks;
 
-// SAFETY: the scheduler does not switch while the preemption word's count is not zero; `id` reads this CPU's block.
+// SAFETY: the scheduler does not switch while the preemption count is not zero, and `cpu::id` reads this CPU's block.
 unsafe impl quire_sync::Cpu for Hooks {
     #[inline(always)]
     fn preempt_disable() {
@@ -42,7 +42,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
     #[cfg(debug_assertions)]
     fn held() -> *mut quire_sync::held::SpinsHeld {
-        // SAFETY: only the address is taken; the caller stays on this CPU.
+        // SAFETY: only the address is computed; the caller stays on this CPU while it uses the address.
         unsafe { &raw mut (*cpu::block()).held }
     }
     #[cfg(debug_assertions)]
@@ -62,7 +62,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
 }
 
-// SAFETY: the scheduler's token stores an `unpark` that comes before its `park`.
+// SAFETY: an `unpark` before the thread's `park` is not lost, because the scheduler stores it as a token.
 unsafe impl quire_sync::Wait for Hooks {
     #[inline(always)]
     fn current() -> ThreadHandle {
@@ -87,7 +87,7 @@ unsafe impl quire_sync::Wait for Hooks {
     #[cfg(debug_assertions)]
     fn held() -> *mut quire_sync::held::MutexesHeld {
         match cpu::current_thread() {
-            // Boot, before there are threads.
+            // Boot runs before there are threads.
             0 => core::ptr::null_mut(),
             // SAFETY: the running thread is alive; only its list's address is taken.
             at => unsafe { &raw mut (*Thread::<Machine>::from_handle(ThreadHandle::from_number(at)).context()).held },
@@ -97,7 +97,7 @@ unsafe impl quire_sync::Wait for Hooks {
 
 quire_sync::provide!(Hooks);
 
-// Called only by `cpu::preempt_enable`: keeps all registers but the flags.
+// Only `cpu::preempt_enable` calls this stub, which preserves all registers but the flags.
 global_asm!(
     r#"
     .pushsection .text.preempt, "ax"
@@ -133,10 +133,11 @@ global_asm!(
     preempt_now = sym preempt_now,
 );
 
-/// Called when preemption is enabled again, and a reschedule is pending.
+/// Preempts the calling thread. Called when preemption is enabled again and a reschedule is pending.
 #[cold]
 extern "C" fn preempt_now() {
-    // With interrupts masked, the code that masked them drops a guard later.
+    // If interrupts are masked, the preemption happens later: the code that masked them drops a preemption guard after
+    // it has unmasked them.
     if cpu::interrupts_are_on()
         && let Some(scheduler) = try_scheduler()
     {

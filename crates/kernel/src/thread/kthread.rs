@@ -9,7 +9,7 @@ use quire_sync::hooks::ThreadHandle;
 use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread, ThreadRef};
 
-/// The most listed threads; later ones run, and are not watched.
+/// The most kernel threads that the list has room for. Later threads run, but the watchdog does not check them.
 const LISTED: usize = 16;
 
 /// A kernel thread and its name.
@@ -17,10 +17,10 @@ pub type Own = (ThreadRef<Machine>, &'static str);
 
 static OWN: SpinLock<[Option<Own>; LISTED]> = SpinLock::new(Rank::SYSTEM, [const { None }; LISTED]);
 
-/// Starts a kernel thread: it runs `main(argument)`, which ends by `Scheduler::exit`, if at all.
+/// Starts a kernel thread that runs `main(argument)`. `main` never returns; it may end by `Scheduler::exit`.
 pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argument: usize) -> ThreadHandle {
     unsafe fn release(thread: NonNull<Thread<Machine>>) {
-        // SAFETY: leaked below; the last reference is gone.
+        // SAFETY: the box was leaked below, and the last reference is dropped.
         drop(unsafe { quire_heap::Box::from_raw(thread.as_ptr()) });
     }
     let Ok(context) = Context::kernel(name, main, argument) else {
@@ -29,19 +29,19 @@ pub fn kernel_thread(name: &'static str, main: extern "C" fn(usize) -> !, argume
     let thread = keep(Thread::new(context, None, release));
     let handle = thread.handle();
     list(thread.to_ref(), name);
-    // SAFETY: leaked, so it stays in place; its first count is given up here.
+    // SAFETY: the thread was leaked, so it stays in place. The scheduler takes over its first reference.
     scheduler().spawn(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
     handle
 }
 
-/// Makes the caller this CPU's idle thread. The CPU gets its first idle stack, for threads without one.
+/// Makes the caller this CPU's idle thread. Also allocates the CPU's first idle stack, for threads without a stack.
 pub fn adopt_idle() {
     if kernel_map().stock().is_err() {
         panic!("not enough memory for the kernel's own stacks");
     }
     unsafe fn never_released(_thread: NonNull<Thread<Machine>>) {}
     let thread = keep(Thread::new(Context::running(), None, never_released));
-    // SAFETY: leaked, so it stays in place; the first count is given up here.
+    // SAFETY: the thread was leaked, so it stays in place. The scheduler takes over its first reference.
     scheduler().start_cpu(unsafe { ThreadRef::adopt(NonNull::from(thread)) });
 }
 
@@ -52,7 +52,7 @@ fn list(thread: ThreadRef<Machine>, name: &'static str) {
     }
 }
 
-/// The listed threads. An ended thread is returned once more, and removed from the list.
+/// The listed threads. A thread that has ended is returned one last time, and is removed from the list.
 pub fn listed() -> impl Iterator<Item = Own> {
     (0..LISTED).filter_map(|at| {
         // The lock is released before the reference is dropped, because the last reference frees the thread.

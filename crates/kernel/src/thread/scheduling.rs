@@ -1,4 +1,4 @@
-//! Scheduling on this machine, for `quire_task`: timer, reschedule interrupts, the switch, and the watchdog's checks.
+//! The implementation of `quire_task`'s `Machine` trait: timer, reschedule interrupts, thread switch, watchdog.
 
 use super::context::{self, Context};
 use crate::cpu::{self, clock, interrupt};
@@ -10,10 +10,11 @@ use quire_drivers::local_apic;
 use quire_sync::CpuId;
 use quire_task::{Irq, Thread, ThreadRef};
 
-/// The bound of the timers of CPUs that run threads, in nanoseconds; 0 without one. Set once, at boot.
+/// The longest interval between two timer interrupts of a CPU that runs a thread, in nanoseconds; 0 means no bound. Set
+/// once, at boot. See `quire_task::Machine::tick`.
 static TICK: AtomicU64 = AtomicU64::new(0);
 
-/// Bounds the timers, by the boot word `tick`.
+/// Sets the longest interval between timer interrupts, from the word `tick` of the command line.
 pub fn set_tick(ns: u64) {
     TICK.store(ns, Ordering::Relaxed);
 }
@@ -107,7 +108,9 @@ unsafe impl quire_task::Machine for Machine {
         if let Some(thread) = prev.payload() {
             thread.switched_away();
         }
-        // SAFETY: as for `switch`; only `context::depart` leads here, which has set how the thread goes on.
+        // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU. Only
+        // `context::depart` and `context::depart_preempted` cause this call, and they have set how the thread
+        // continues.
         unsafe { context::switch(self, prev, next, true) }
     }
     fn reap(&self, thread: ThreadRef<Self>) {

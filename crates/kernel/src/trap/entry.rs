@@ -1,15 +1,15 @@
-//! The ways into the kernel and out of it, in assembly.
+//! The kernel's entries and exits, in assembly.
 //!
-//! Every entry leaves a [`Regs`](super::Regs) on the kernel stack. Interrupt gates enter with interrupts masked; the
-//! handlers in [`super`] unmask them. On the way out interrupts are masked from the last check for pending work until
-//! user mode.
+//! Every entry stores the user's registers on the kernel stack, as a [`Regs`](super::Regs). Interrupt gates enter with
+//! interrupts masked; the handlers in [`super`] unmask them. On an exit interrupts are masked from the last check for
+//! pending work until user mode.
 //!
-//! GS: in user mode its base is the program's, in the kernel this CPU's block. SWAPGS is executed if the interrupted
-//! code was in user mode. NMIs, double faults and machine checks may interrupt the few instructions between entry and
-//! SWAPGS, so they read the base itself. The kernel's is negative; a program cannot set a negative one, as FSGSBASE is
-//! off.
+//! GS: in user mode the base of GS is the program's, and in the kernel it is the address of this CPU's block. An entry
+//! executes SWAPGS if it interrupted user mode. NMIs, double faults and machine checks may interrupt the few
+//! instructions between an entry and its SWAPGS, so their entry reads the base itself. The kernel's base is negative. A
+//! program cannot set a negative base, because FSGSBASE is off.
 //!
-//! SMAP: `stac` and `clac` are written as three-byte no-operations and patched in at boot if the CPU has SMAP.
+//! SMAP: `stac` and `clac` are assembled as three-byte no-operations. Boot replaces them if the CPU has SMAP.
 
 use crate::cpu::offset;
 use core::arch::global_asm;
@@ -256,15 +256,15 @@ pub fn stub(vector: u8) -> u64 {
     &raw const trap_stubs as u64 + vector as u64 * 16
 }
 
-/// The entry of SYSCALL.
+/// The address of the SYSCALL entry.
 pub fn syscall_address() -> u64 {
     &raw const syscall_entry as u64
 }
 
-/// Writes the SMAP instructions into their places.
+/// Replaces the no-operations by the instructions `stac` and `clac`.
 ///
 /// # Safety
-/// Text is still writable, no other CPU runs, and the CPU has SMAP.
+/// The kernel's text is still writable, no other CPU runs, and the CPU has SMAP.
 pub unsafe fn patch_smap() {
     let mut site = &raw const __smap_sites_start;
     // SAFETY: the linker script bounds the list; each entry names three bytes of text and their replacement.

@@ -1,9 +1,10 @@
 //! Traps: faults, exceptions, interrupts and system calls, from the entry in assembly to the layer that serves them.
 //!
-//! Uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and a program's first steps use it.
+//! This module uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and `personality::start` use
+//! it.
 //!
-//! Every entry from user mode first stores the time, which ends the program's user time. Every exit ends in [`leave`]:
-//! signals, preemption, and the time again.
+//! Every entry from user mode first accounts the time since the last exit as user time. Every exit to user mode ends in
+//! [`leave`], which delivers signals, handles preemption, and accounts the time in the kernel.
 
 pub mod entry;
 
@@ -20,15 +21,15 @@ use quire_linux_state::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
 
-/// Bits of a page fault's error code.
+/// Bits of a page fault's error code: the access was a store, a reserved bit was set, or an instruction fetch.
 const STORE: u64 = 1 << 1;
 const RESERVED: u64 = 1 << 3;
 const FETCH: u64 = 1 << 4;
 
-/// The vector of an instruction that this CPU does not have.
+/// The vector of the invalid-opcode exception.
 const INVALID_OPCODE: u64 = 6;
 
-/// The interrupt flag.
+/// The interrupt flag (IF) of RFLAGS.
 const INTERRUPTS: u64 = 1 << 9;
 
 #[inline(always)]
@@ -39,8 +40,8 @@ fn from_user(regs: &Regs) -> bool {
 /// The thread that was interrupted in user mode, or made a system call.
 #[inline(always)]
 fn thread() -> &'static Thread<Machine> {
-    // SAFETY: traps from user mode come from a thread, which lives while it runs; the reference does not outlive the
-    // trap.
+    // SAFETY: a trap from user mode belongs to the running thread, which is alive while it runs. The reference does not
+    // outlive the trap.
     unsafe { &*(cpu::current_thread() as *const Thread<Machine>) }
 }
 
@@ -49,15 +50,15 @@ fn enter() {
     thread().enter_kernel(clock::ticks());
 }
 
-/// All work before user mode. Returns with interrupts masked. They are on while a signal is delivered, which may fault
-/// on the user's stack and sleep. They stay masked up to a preemption: an interrupt would preempt the thread itself,
-/// and keep its stack.
+/// Does all work before a return to user mode, and returns with interrupts masked. Interrupts are on while a signal is
+/// delivered, because the delivery may fault on the user's stack and sleep. They stay masked from the check for a
+/// preemption until the preemption. Otherwise an interrupt could preempt the thread there, without giving up its stack.
 #[inline(always)]
 pub fn leave(regs: &mut Regs) {
     let linux = linux();
     let thread = thread();
     loop {
-        // An interrupt from here on arrives in user mode.
+        // Interrupts stay masked after the last check, so the next interrupt arrives in user mode.
         cpu::interrupts_disable();
         if cpu::preempt_due() {
             preempt(regs);
@@ -68,7 +69,7 @@ pub fn leave(regs: &mut Regs) {
             quire_linux::entry::return_to_user(linux, regs);
             continue;
         }
-        // IRET would fault in the kernel.
+        // IRET to a non-canonical address would fault in the kernel, so raise the program's exception here.
         if !is_canonical(regs.rip) {
             cpu::interrupts_on();
             quire_linux::entry::exception(linux, regs, 13, 0);
@@ -79,14 +80,15 @@ pub fn leave(regs: &mut Regs) {
     thread.leave_kernel(clock::ticks());
 }
 
-/// Lets other threads run. The thread needs no stack until it goes on in [`preempted`].
+/// Lets other threads run. The thread gives up its stack, and continues in [`preempted`].
 #[cold]
 fn preempt(regs: &Regs) {
-    // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
+    // SAFETY: the caller is a program's thread. The stack frames up to its kernel entry hold no value that is used or
+    // dropped later.
     unsafe { depart_preempted(regs, preempted) };
 }
 
-/// A thread that was preempted on its way to user mode has a CPU and a stack again.
+/// Continues a thread that was preempted on the return to user mode, on its new stack.
 extern "C" fn preempted(regs: &mut Regs) {
     leave(regs);
 }
@@ -95,7 +97,7 @@ fn is_canonical(address: u64) -> bool {
     ((address << 16) as i64 >> 16) as u64 == address
 }
 
-/// Interrupts are masked; the number is in `rax` and `orig_rax`.
+/// Serves a system call. Interrupts are masked; the number is in `rax` and `orig_rax`.
 pub extern "C" fn syscall(regs: &mut Regs) {
     enter();
     cpu::interrupts_on();
@@ -105,12 +107,13 @@ pub extern "C" fn syscall(regs: &mut Regs) {
     leave(regs);
 }
 
-/// Sleeps in the calling thread's system call. Returns if the call ended without a sleep; else the thread goes on in
-/// [`woken`].
+/// Sleeps in the calling thread's system call, without a stack. Returns if the call ended without a sleep. After a
+/// sleep, the thread continues in [`woken`].
 #[cold]
 fn sleep(regs: &mut Regs) {
     loop {
-        // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
+        // SAFETY: the caller is a program's thread. The stack frames up to its kernel entry hold no value that is used
+        // or dropped later.
         unsafe { depart(regs, woken, quire_linux::entry::sleeps_until(linux())) };
         if trace::call(regs, |regs| quire_linux::entry::go_on(linux(), regs)) == Served::Done {
             return;
@@ -118,7 +121,7 @@ fn sleep(regs: &mut Regs) {
     }
 }
 
-/// A thread that departed in a system call has been woken, and has a stack again.
+/// Continues the system call of a thread that slept without a stack, on its new stack.
 extern "C" fn woken(regs: &mut Regs) {
     if trace::call(regs, |regs| quire_linux::entry::go_on(linux(), regs)) == Served::Asleep {
         sleep(regs);
@@ -127,7 +130,7 @@ extern "C" fn woken(regs: &mut Regs) {
 }
 
 pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
-    // Before anything else can fault.
+    // CR2 is read first, because the next page fault overwrites it.
     let address = registers::cr2();
     let access = match error {
         e if e & FETCH != 0 => Access::Exec,
@@ -147,11 +150,12 @@ pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
     }
 }
 
-/// Handles a fault of the kernel: on user memory, by an instruction that may fault, or by a bug.
+/// Handles a page fault in kernel mode. Only an instruction of `memory::user` on a user address may fault; any other
+/// fault is a bug.
 fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
     let fixup = if address < crate::memory::layout::USER_END { user::fixup(regs.rip) } else { None };
     let Some(fixup) = fixup else { die(regs, "page fault", error, Some(address)) };
-    // If sleeping is not allowed (preemption or interrupts are off), the fault is not repaired.
+    // If sleeping is not allowed (preemption or interrupts are off), the fault is not repaired: the fix-up reports it.
     if regs.rflags & INTERRUPTS != 0 && cpu::preempt_count() == 0 {
         cpu::interrupts_on();
         let repaired = trace::at(regs.rip, || quire_linux::entry::kernel_fault(linux(), address, access));
@@ -165,7 +169,7 @@ fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
 
 pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     if !from_user(regs) {
-        // An instruction that the kernel tests.
+        // The kernel may execute an instruction to test whether the CPU supports it (`cpu::fpu`).
         if vector == INVALID_OPCODE
             && let Some(fixup) = user::fixup(regs.rip)
         {
@@ -180,7 +184,7 @@ pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     leave(regs);
 }
 
-/// Handles an interrupt: masked throughout, unless a signal is delivered.
+/// Handles an interrupt. Interrupts are masked throughout, except while a signal is delivered.
 pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
     if from_user(regs) {
         enter();
@@ -206,7 +210,7 @@ fn serve(regs: &Regs, vector: u8) {
         RESCHEDULE => {
             interrupt::count(Interrupt::Reschedule, 1);
             local_apic::end_of_interrupt();
-            // A starting CPU has no thread yet.
+            // A CPU that is starting has no thread yet.
             if cpu::current_thread() != 0 {
                 scheduler().kicked();
             }

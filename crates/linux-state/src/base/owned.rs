@@ -1,5 +1,5 @@
 //! Values that one thread owns. The owner reads an [`Owned`] value without a lock, and changes it with a lock held.
-//! Other threads read the value with that lock held. No other thread accesses a [`Private`] value.
+//! Other threads hold the lock while they read the value. A [`Private`] value is accessed by its owner alone.
 
 use core::cell::UnsafeCell;
 use quire_sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ pub(crate) type FreesItself = [AtomicBool; 0];
 /// A value that its owner reads without a lock, and that other threads may read. The owner is the thread whose
 /// structure contains the value.
 pub struct Owned<T> {
-    /// Held by the owner while it changes the value, and by other threads while they read it.
+    /// The owner holds this lock while it changes the value. Other threads hold it while they read the value.
     guard: SpinLock<()>,
     value: UnsafeCell<T>,
 }
@@ -31,7 +31,7 @@ impl<T> Owned<T> {
     /// The owner's view, without a lock.
     ///
     /// # Safety
-    /// The caller is the owner, or a context switch to the owner. It does not use the reference after its own
+    /// The caller is the owner, or a context switch to the owner. The caller does not use the reference after it calls
     /// [`replace`](Owned::replace).
     #[inline(always)]
     pub unsafe fn get(&self) -> &T {
@@ -50,8 +50,8 @@ impl<T> Owned<T> {
         unsafe { core::mem::replace(&mut *self.value.get(), new) }
     }
 
-    /// Calls `f` with the value, for another thread. The guard is held meanwhile, so `f` is short, does not sleep and
-    /// acquires no lock of this layer.
+    /// Calls `f` with the value, for another thread. The guard is held while `f` runs. So `f` is short, does not sleep
+    /// and acquires no lock of this layer.
     pub fn look<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         let _guard = self.guard.lock();
         // SAFETY: the guard excludes writes by the owner.
@@ -74,7 +74,7 @@ impl<T> Private<T> {
     /// The owner's view of the value.
     ///
     /// # Safety
-    /// The caller is the owner. It does not use the reference after its own [`replace`](Private::replace).
+    /// The caller is the owner, and does not use the reference after it calls [`replace`](Private::replace).
     #[inline(always)]
     pub unsafe fn get(&self) -> &T {
         // SAFETY: only the owner accesses the value, and the caller is the owner.

@@ -2,9 +2,9 @@
 //! allocation of its next system call refused.
 //!
 //! A number N that is written to `/proc/sys/vm/quire_refuse` applies to the writer's next system call. The N-th
-//! allocation of that call is refused, whatever it is for: frames, page tables, structures of the core or of this
-//! layer. 0 refuses none. A later read of the file returns the number of allocations of that call, and whether one was
-//! refused. A refusal is final: the call neither waits for memory nor is repeated.
+//! allocation of that call is refused. Allocations of frames, page tables, and structures of the core and of this layer
+//! all count. 0 refuses none. A later read of the file returns the number of allocations of that call, and whether one
+//! was refused. A refusal is final: the call neither waits for memory nor is repeated.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
 
@@ -13,15 +13,16 @@ const NONE: u64 = u64::MAX;
 
 /// The refusals of one thread. Only that thread reads and writes the fields.
 pub struct Refusals {
-    /// The number that was written for the next call; else [`NONE`].
+    /// The number that the thread has written for its next call; [`NONE`] if it has written none.
     next: AtomicU64,
-    /// The number of the allocation to refuse, during a call with such a number; else [`NONE`].
+    /// During a call for which the thread has written a number: the number of the allocation to refuse. Otherwise
+    /// [`NONE`].
     number: AtomicU64,
     /// The number of allocations that the call has made so far.
     made: AtomicU64,
     /// 1 if an allocation was refused; else 0.
     refused: AtomicU64,
-    /// The page of user memory whose fault failed because of the refusal; else [`NONE`].
+    /// The page of user memory whose fault failed because of the refusal; [`NONE`] if no fault failed.
     missed: AtomicU64,
 }
 

@@ -1,7 +1,7 @@
 //! Memory for the tables that grow with the machine: the futex table, the directory of ids, random streams.
 //!
 //! Each table is contiguous and lives as long as the kernel. The frame allocator has no contiguous blocks beyond a
-//! largest size. So boot reserves the memory of the tables before it gives the rest to the frame allocator.
+//! largest size. So boot reserves the memory of the tables before it gives the rest of RAM to the frame allocator.
 
 use crate::errno::Errno;
 use core::ptr::NonNull;
@@ -24,7 +24,7 @@ impl TableMemory {
         TableMemory { next: at, left: len }
     }
 
-    /// Allocates `bytes` uninitialised bytes, aligned to [`ALIGN`]. ENOMEM if fewer are left.
+    /// Allocates `bytes` uninitialised bytes, aligned to [`ALIGN`]. ENOMEM if fewer bytes are left.
     pub fn take(&mut self, bytes: usize) -> Result<NonNull<u8>, Errno> {
         let bytes = padded(bytes);
         self.left = self.left.checked_sub(bytes).ok_or(Errno::ENOMEM)?;

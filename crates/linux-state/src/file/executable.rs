@@ -18,8 +18,8 @@ pub struct Executable<M: Machine> {
 }
 
 impl<M: Machine> Executable<M> {
-    /// The memory object of the file's bytes. It is borrowed, because a reference count would write a cache line that
-    /// all processes of this program share.
+    /// The memory object of the file's bytes. It is borrowed, because a new reference would write the reference count,
+    /// whose cache line all processes of this program share.
     pub fn object(&self) -> Result<&ObjectRef<M>, Errno> {
         self.dentry.inode.file().map(|f| &f.object.0).ok_or(Errno::EACCES)
     }

@@ -16,13 +16,14 @@ use quire_vm::Vm;
 /// The rank of a file layer lock that is acquired with no other lock held.
 const TABLE: Rank = Rank::FILE;
 
-/// A table of open files, shared by threads that were cloned with CLONE_FILES. A mark on a slot is the close-on-exec
-/// flag. Aligned to a cache line, because each thread that starts or ends writes the reference count before the table.
+/// A table of open files, shared by threads that were cloned with CLONE_FILES. The mark of a descriptor's slot is the
+/// close-on-exec flag. The type is aligned to a cache line. So the `Arc`'s reference count, which each starting or
+/// ending thread writes, is on another line than the table.
 #[repr(align(64))]
 pub struct Files<M: Machine> {
     slots: Slots<File<M>>,
     vm: &'static Vm<M>,
-    /// The table's id as an owner of record locks. Assigned at the first use; 0 before.
+    /// The table's id as an owner of record locks (`fcntl` locks); 0 until the id is first needed.
     id: AtomicU64,
 }
 
@@ -49,8 +50,8 @@ impl From<NoNumber> for Errno {
     }
 }
 
-/// A descriptor that is reserved before the file is opened, so that a table without room causes no opened or created
-/// file. The drop releases the descriptor, unless it was [filled](Reserved::fill).
+/// A descriptor that is reserved before the file is opened. So a call that finds the table full does not open or create
+/// a file. The drop releases the descriptor, unless it was [filled](Reserved::fill).
 #[must_use]
 pub struct Reserved<'a, M: Machine> {
     files: &'a Files<M>,
@@ -116,7 +117,7 @@ impl<M: Machine> Files<M> {
     /// The open file of descriptor `fd` in the caller's table.
     ///
     /// # Safety
-    /// The table is the calling thread's. If it is not shared, no other thread changes it.
+    /// The table belongs to the calling thread. If no other thread shares the table, no other thread changes it.
     #[inline]
     pub unsafe fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
         // SAFETY: the table is the calling thread's. If it is not shared, no other thread changes it.

@@ -7,19 +7,19 @@ use quire_sync::LimitedCounter;
 use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_vm::Vm;
 
-/// The limit on open files of a small machine. On a larger machine they may use a tenth of memory at 1 KiB each, as on
-/// Linux.
+/// The limit on open files of a small machine. On a larger machine, open files may use a tenth of memory, at 1 KiB for
+/// each file, as on Linux.
 const LEAST_FILES: u64 = 8192;
 
 /// The host of `quire_fs` in this kernel.
 pub struct FileHost<M: Machine> {
     pub vm: &'static Vm<M>,
     pub machine: &'static M,
-    /// Allocated once for each machine and never freed, so that files need no reference count for it.
+    /// The state is allocated once for each machine and never freed, so that files need no reference count for it.
     pub late: &'static Late<M>,
 }
 
-/// The state that is set after the first files exist.
+/// The part of the host that changes after the first files exist.
 pub struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
     pub open_files: LimitedCounter,

@@ -1,8 +1,8 @@
 //! Signals about open files: `F_SETOWN` and `F_SETSIG`, the readiness of streams (`O_ASYNC`), changes in directories
 //! (`F_NOTIFY`), and broken leases (`F_SETLEASE`).
 //!
-//! An open file gets a [`Notices`] at its first request of this kind. Listeners, watches and leases hold a weak
-//! reference to it, and end with the open file. So no signal is sent about a closed file.
+//! An open file gets a [`Notices`] when a program first makes one of these requests on it. Listeners, watches and
+//! leases hold a weak reference to the `Notices`, and end with the open file. So no signal is sent about a closed file.
 
 use crate::errno::Errno;
 use crate::file::host::File;
@@ -91,7 +91,8 @@ impl<M: Machine> Notices<M> {
         })?)
     }
 
-    /// Sends the signal for one of the reasons above. `fd` is the descriptor with which the program made its request.
+    /// Sends the signal for the reason `(code, band)`, which is one of the constants at the head of this module. `fd`
+    /// is the descriptor with which the program made its request.
     fn send(&self, (code, band): (i32, u64), fd: i32) {
         let (receiver, signal) = {
             let state = self.state.lock();
@@ -182,7 +183,7 @@ pub fn set_owner_by_number<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, number:
     }
 }
 
-/// The kind and the id of the receiver; `(PROCESS, 0)` if there is none or it has ended.
+/// The kind and the id of the receiver; `(PROCESS, 0)` if there is no receiver or the receiver has ended.
 pub fn owner<M: Machine>(file: &File<M>) -> (i32, i32) {
     let receiver = file.attached().and_then(|notices| notices.state.lock().receiver.clone());
     // The last reference to an ended receiver may be dropped a moment later, but its id is free already. So the id is
@@ -241,7 +242,7 @@ struct Async<M: Machine> {
 
 impl<M: Machine> Listener for Async<M> {
     /// Sends a signal at each change that leaves bytes to read, because a change does not say which event has occurred.
-    /// For other events, sends a signal only when they begin.
+    /// For other events, sends a signal only when the event begins.
     fn changed(&self) {
         let Some(file) = self.file.upgrade() else { return };
         let Some(notices) = file.attached() else { return };
@@ -285,8 +286,8 @@ pub fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on:
     Ok(())
 }
 
-/// The events of `F_NOTIFY`, and the events of a watch for each. A file that is moved in or out counts as created or
-/// deleted.
+/// The events of `F_NOTIFY`, each with the events of a [`Watch`] that it stands for. A file that is moved in or out
+/// counts as created or deleted.
 const CREATE: u32 = 4;
 const DELETE: u32 = 8;
 const RENAME: u32 = 0x10;
@@ -300,7 +301,7 @@ const EVENTS: [(u32, Happening); 6] = [
 ];
 const MULTISHOT: u32 = 0x8000_0000;
 
-/// A watcher that sends signals when names in a directory change, or the files that they refer to.
+/// A watcher that sends signals when names in a directory change, or when the files with these names change.
 struct DirectoryNotice<M: Machine> {
     notices: Weak<Notices<M>>,
     fd: i32,
@@ -329,7 +330,8 @@ impl<M: Machine> Watcher for DirectoryNotice<M> {
         let Some(notices) = self.notices.upgrade() else { return };
         let mask = self.mask.load(Ordering::Relaxed);
         let ends = mask & MULTISHOT == 0;
-        // Of two events at the same time, the first one ends the watch.
+        // Without `MULTISHOT`, the first event ends the watch. Of two events on different CPUs, only the one whose
+        // `end` succeeds sends a signal.
         if !self.asks(mask, what, cookie) || ends && !watch.end() {
             return;
         }
@@ -376,7 +378,7 @@ pub fn notify<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32, mask: u32) 
         watch.set_wanted(watch.wanted() | wanted);
         return Ok(());
     }
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the thread itself runs this, and does not replace the charge while it uses the reference.
     let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let most = ctx.linux.files.notify_limits.watches.load(Ordering::Relaxed);
     let charge = payer.charge(Account::Notices, 1, most).ok_or(Errno::ENOMEM)?;
@@ -436,7 +438,7 @@ pub mod command {
 const _: () = assert!(raw::F_SETSIG == 10 && raw::F_SETOWN == 8);
 const _: () = assert!(OpenFlags::CHANGEABLE.contains(OpenFlags::ASYNC));
 
-/// The errno of a change of a lease whose wait failed.
+/// The errno of a failed change of a lease, from the file layer's error.
 pub fn refused(why: FsError) -> Errno {
     match why {
         FsError::OutOfMemory => Errno::ENOLCK,

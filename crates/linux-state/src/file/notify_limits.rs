@@ -21,8 +21,8 @@ pub struct NotifyLimits {
 }
 
 impl NotifyLimits {
-    /// Linux's limits, or lower ones if `memory` (in bytes) is small. All watches of a user then need a hundredth of
-    /// memory, and all full queues of a user need an eighth.
+    /// Linux's limits, or lower ones if `memory` (in bytes) is small. With the lower limits, all watches of a user need
+    /// at most a hundredth of memory. All full queues of a user need at most an eighth.
     pub fn new(memory: u64) -> Self {
         NotifyLimits {
             instances: AtomicU64::new(INSTANCES),

@@ -34,8 +34,8 @@ impl<M: Machine> FileHost<M> {
         let task = quire_task::Machine::current(linux.machine);
         // SAFETY: the machine returns the running thread, which lives while it runs.
         let thread = unsafe { (*task).payload() }.as_ref();
-        // Kernel threads have no user, so no limit applies to them. SAFETY: the thread itself runs this, and replaces
-        // nothing meanwhile.
+        // Kernel threads have no user, so no limit applies to them. SAFETY: the thread itself runs this, and does not
+        // replace its credentials during the check.
         thread.is_none_or(|thread| unsafe { thread.credentials.get() }.may(cap::SYS_ADMIN))
     }
 
@@ -54,8 +54,8 @@ impl<M: Machine> Clone for FileBytes<M> {
     }
 }
 
-/// The pager of a file in memory. The file's pages exist nowhere else, so the pager has only the file's name. It is
-/// freed with its object, which may outlive the file.
+/// The pager of a file in memory. The file's pages exist nowhere else, so the pager needs no storage and has only the
+/// file's name. The pager is freed with its object, which may outlive the file.
 struct FilePager<M: Machine> {
     origin: Arc<Origin<FileHost<M>>>,
     host: FileHost<M>,
@@ -226,13 +226,13 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 }
 
-/// An upper bound, in bytes, for the kernel memory of a record lock: the lock, its part of the charge, and a spare
-/// lock.
+/// An upper bound, in bytes, for the kernel memory of a record lock. It covers the lock, its part of the
+/// [`LockCharge`], and a spare lock.
 const LOCK_BYTES: u64 = 256;
 
 /// The most record locks of the caller's user. The locks may use a 256th of memory.
 fn most_locks<M: Machine>(linux: &Linux<M>) -> u64 {
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the thread itself runs this, and does not replace the value while it uses the reference.
     let credentials = unsafe { linux.current().credentials.get() };
     let most = linux.vm.frames().total() * quire_vm::PAGE_SIZE / 256 / LOCK_BYTES;
     if credentials.may(cap::SYS_RESOURCE) { u64::MAX } else { most }
@@ -252,7 +252,7 @@ impl<M: Machine> quire_fs::lock::Charge for LockCharge<M> {
     }
 }
 
-/// A frame of a pipe, allocated as long as the pipe exists.
+/// A frame of a pipe's buffer. The drop of this value frees the frame.
 pub struct PipePage<M: Machine> {
     vm: &'static Vm<M>,
     /// `None` only during the drop.
@@ -323,7 +323,7 @@ impl<M: Machine> Host for FileHost<M> {
     fn charge_locks(&self, n: usize) -> Option<LockCharge<M>> {
         let linux = self.linux()?;
         let thread = linux.current();
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the thread itself runs this, and does not replace the value while it uses the reference.
         let user_charge = unsafe { thread.user_charge.get() };
         let charge = linux.users.charge(user_charge, Account::Locks, n as u64, most_locks(linux))?;
         Some(LockCharge { charge, linux })

@@ -8,7 +8,8 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The limits in `/proc/sys/fs`.
 pub struct PipeLimits {
-    /// `pipe-max-size`: the bytes to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. Rounded by [`round`].
+    /// `pipe-max-size`: the bytes to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. [`round`] rounds the
+    /// value.
     largest: AtomicU32,
     /// `pipe-user-pages-soft` and `pipe-user-pages-hard`: in pages; 0 for no limit.
     soft: AtomicU64,

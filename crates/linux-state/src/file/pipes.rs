@@ -37,7 +37,8 @@ impl PipeCharge {
         if let Some(charge) = charge(pages, soft.min(hard)) {
             return Some((pages, PipeCharge(Some(charge))));
         }
-        // A pipe becomes smaller only if the soft limit refuses it, not if the hard limit does.
+        // A pipe of the usual size was refused. If the hard limit refused it and the soft limit would not, the call
+        // fails. If the soft limit refused it, the pipe is small.
         if hard < soft && charge(pages, soft).is_some() {
             return None;
         }

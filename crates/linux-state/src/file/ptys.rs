@@ -11,7 +11,7 @@ const MOST: u64 = 4096;
 /// An upper bound, in bytes, for the kernel memory of a pair: the queues of its line discipline and of its two
 /// directions.
 const PTY_BYTES: u64 = 40 << 10;
-/// Pairs may use one `PART`th of memory.
+/// All pairs together may use one `PART`th of memory.
 const PART: u64 = 16;
 /// The low bits of a terminal's number are its index. The bits above them count pairs, so that the number is unique.
 const INDEX_BITS: u32 = 20;

@@ -12,21 +12,22 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The working directory, root directory and umask of a process. Threads that were cloned with CLONE_FS share one.
 ///
 /// Each thread keeps its own copy of the directories ([`Seen`]), and renews it when they have changed. So a path walk
-/// neither writes their reference counts nor acquires the lock.
+/// neither writes the directories' reference counts nor acquires the lock of `places`.
 ///
-/// Each path walk reads the first two fields. Aligned to a cache line, because each thread that starts or ends writes
-/// the reference count before them.
+/// Each path walk reads the first two fields. Each thread that starts or ends writes the `Arc`'s reference count, which
+/// lies before them. So the type is aligned to a cache line, and the count is on another line.
 #[repr(align(64))]
 pub struct FsState<M: Machine> {
-    /// The number of directory changes. Written with the lock of `places` held.
+    /// The number of directory changes. A thread holds the lock of `places` while it writes the number.
     pub changes: AtomicU64,
     umask: AtomicU32,
-    /// Moved to memory of its own when threads begin to share this state. Forks of other threads and `/proc` acquire
-    /// its lock, and must not disturb readers of the other fields.
+    /// The root and the working directory, with a lock that forks of other threads and `/proc` acquire. When threads
+    /// begin to share this state, lock and directories move to memory of their own. The stores to the lock then do not
+    /// take the cache line of the other fields from the CPUs that read them.
     places: Apart<Stored<M>>,
 }
 
-/// Root and working directory. Unlike [`Places`], which readers share, this type is not aligned to a cache line.
+/// Root and working directory. Readers share a [`Places`], which is aligned to a cache line. This type is not aligned.
 type Stored<M> = (StartDirectory<FileHost<M>>, StartDirectory<FileHost<M>>);
 
 fn places_of<M: Machine>((root, cwd): &Stored<M>) -> Places<FileHost<M>> {
@@ -58,8 +59,8 @@ impl<M: Machine> FsState<M> {
         Ok(Self::with(self.places(), self.umask().into())?)
     }
 
-    /// A reference to the state for a new thread or process of the caller. Moves the directories to memory of their
-    /// own.
+    /// A reference to the state for a new thread or process of the caller. The state is now shared, so the directories
+    /// first move to memory of their own ([`Apart`]).
     pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, OutOfMemory> {
         this.places.move_apart()?;
         Ok(this.clone())
@@ -102,7 +103,8 @@ impl<M: Machine> FsState<M> {
     /// Changes the umask, and returns the old one.
     pub fn set_umask(&self, mask: u16) -> u16 {
         let new = u32::from(mask & 0o777);
-        // Most programs set the umask that is set already. It is then not written, which keeps the cache line shared.
+        // Most programs set the umask that is set already. Then the value is not stored, so the cache line stays shared
+        // by all CPUs.
         if self.umask.load(Ordering::Relaxed) == new {
             return new as u16;
         }

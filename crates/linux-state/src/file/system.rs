@@ -18,7 +18,7 @@ pub(super) const WATCH_BYTES: u64 = 256;
 /// The state of the file layer that a machine has once.
 pub struct System<M: Machine> {
     pub vfs: Arc<Vfs<FileHost<M>>>,
-    /// The console's terminal, if there is one. Set once, during boot.
+    /// The console's terminal, if there is one. Boot sets it once.
     pub terminal: SpinLock<Option<Arc<Terminal>>>,
     /// The pseudo-terminals.
     pub ptys: Ptys,
@@ -26,14 +26,15 @@ pub struct System<M: Machine> {
     pub notify_limits: NotifyLimits,
     /// The most files that a user may have in epoll instances.
     most_watches: AtomicU64,
-    /// Held by a thread that walks epoll sets in epoll sets. The number of the last walk.
+    /// A thread holds this lock while it walks over nested epoll sets (epoll sets in epoll sets). The value is the
+    /// number of the last walk.
     pub epoll_nests: Mutex<u64>,
 }
 
 impl<M: Machine> System<M> {
     /// A system with an empty tree. `/dev` and `/proc` are added when the first process starts.
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, Errno> {
-        // The limits are unset at first, because boot adds its own files, which do not count.
+        // The limits are unset at first, because the files that boot adds do not count towards them.
         let vfs = Vfs::new(FileHost::new(vm, machine)?, Limits::UNSET)?;
         // As on Linux, the watches of a user may use a twenty-fifth of memory.
         let memory = vm.frames().total() * PAGE_SIZE;
@@ -69,9 +70,9 @@ impl<M: Machine> System<M> {
         self.terminal.lock().clone()
     }
 
-    /// Sets the limits for files that are created from now on. Called after boot has unpacked its files, which do not
-    /// count. The root and `/dev` each get these limits. An unset limit is half of memory in pages, and as many inodes,
-    /// as on Linux.
+    /// Sets the limits for files that are created from now on. Boot calls this function after it has unpacked its
+    /// files, which do not count towards the limits. The root and `/dev` each get these limits. As on Linux, an unset
+    /// page limit is half of the pages of memory, and an unset inode limit is the same number.
     pub fn set_limits(&self, vm: &Vm<M>, limits: Limits) {
         let half = Some(vm.frames().total() / 2);
         self.vfs.set_room(Limits { pages: limits.pages.or(half), inodes: limits.inodes.or(half) });

@@ -11,7 +11,8 @@ use quire_sync::atomic::Ordering;
 
 /// The credentials for the file layer's checks, with the user `uid`, the group `gid` and the capabilities `caps`.
 fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials {
-    // These powers have the bits of their capabilities. `DEVICES` has another bit than `CAP_MKNOD`.
+    // Each of these powers has the bit of its capability. The bit of `DEVICES` differs from the bit of `CAP_MKNOD`, so
+    // it is not in this list.
     const SAME: [(u32, Powers); 5] = [
         (cap::CHOWN, Powers::CHOWN),
         (cap::DAC_OVERRIDE, Powers::OVERRIDE),
@@ -54,7 +55,8 @@ impl<M: Machine> Ctx<'_, M> {
         self.credentials().may(cap::FSETID)
     }
 
-    /// As [`file_credentials`](Self::file_credentials), but with the real ids: for `access`.
+    /// The caller's real ids and their capabilities, for `access`. [`file_credentials`](Self::file_credentials) has the
+    /// file-system ids.
     pub fn real_file_credentials(&self) -> FileCredentials {
         let c = self.credentials();
         with_ids(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))

@@ -22,8 +22,8 @@ impl<M: Machine> IpcHost<M> {
     fn thread(&self) -> Option<&'static Thread<M>> {
         let linux = self.0.linux()?;
         let task = quire_task::Machine::current(linux.machine);
-        // SAFETY: the machine returns the running thread, which lives while it runs. The reference is not used after
-        // the call.
+        // SAFETY: the machine returns the running thread, which lives while it runs. The caller does not use the
+        // reference after its system call.
         unsafe { (*task).payload() }.as_ref()
     }
 
@@ -79,7 +79,8 @@ impl<M: Machine> Host for IpcHost<M> {
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// As [`as_caller`](Self::as_caller), but with the ids and capabilities for files.
+    /// Calls `with` with the calling thread's file-system ids and capabilities. [`as_caller`](Self::as_caller) passes
+    /// the effective ids.
     pub fn as_file_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
         let own = self.credentials();
         let (user, group) = (own.file_user, own.file_group);

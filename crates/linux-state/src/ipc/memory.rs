@@ -22,8 +22,8 @@ impl<M: Machine> Clone for IpcHost<M> {
 
 impl<M: Machine> Copy for IpcHost<M> {}
 
-/// The device number of segments in listings of mappings. Listings show only its low bits, which are Linux's device
-/// 00:01. No file system has this number.
+/// The device number of segments in listings of mappings. Listings show only the low bits of this number, which are
+/// Linux's device 00:01. No file system has this number.
 pub const DEVICE: u64 = 1 << 40 | 1;
 
 /// The state that a segment shares with its pager.

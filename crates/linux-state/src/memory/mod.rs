@@ -29,18 +29,19 @@ pub struct Heap {
     pub end: u64,
 }
 
-/// An address space with its program and heap. The threads of a process share one, and CLONE_VM shares it with a child.
-/// Aligned to cache lines, because neighbouring spaces run on different CPUs.
+/// An address space with its program and heap. The threads of a process share one address space, and CLONE_VM shares it
+/// with a child process too. The type is aligned to cache lines, because address spaces that are neighbours in memory
+/// are used on different CPUs.
 #[repr(C, align(64))]
 pub struct AddressSpace<M: Machine> {
     /// The map.
     pub space: SpaceRef<M>,
     /// The program.
     pub image: Arc<Image<M>>,
-    /// Whether other processes of the same owner may read this memory. Written when a thread in the space changes its
-    /// ids or capabilities.
+    /// Whether other processes of the same owner may read this memory. A thread in the space writes this field when it
+    /// changes its ids or capabilities.
     dumpable: Openness,
-    /// Separates the fields above, which every fault reads, from the fields below.
+    /// Begins a new cache line. Every fault reads the fields above, and system calls write the fields below.
     _heap: Line,
     /// The heap. The lock is a sleeping lock, because `brk` changes the map while it holds the lock.
     pub heap: Mutex<Heap>,

@@ -27,7 +27,7 @@ impl<M: Machine> OwnSpace<M> {
     /// The owning thread's view, without a lock.
     ///
     /// # Safety
-    /// As for [`Owned::get`].
+    /// The caller fulfils the contract of [`Owned::get`].
     #[inline(always)]
     pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
         // SAFETY: the caller is the owner. It replaces the space only while it holds no view of it, as `Owned::get`
@@ -39,21 +39,16 @@ impl<M: Machine> OwnSpace<M> {
     /// because the last reference may be dropped only when no CPU runs in the space for this thread.
     ///
     /// # Safety
-    /// As for [`Owned::replace`], and the thread runs on this CPU.
+    /// The caller fulfils the contract of [`Owned::replace`], and the thread runs on this CPU.
     #[must_use = "the returned value may hold the last reference"]
     pub unsafe fn enter(&self, machine: &M, new: Option<Arc<AddressSpace<M>>>) -> Option<Arc<AddressSpace<M>>> {
-        // The order matters. The thread gets the new space first, because a switch back to the thread activates that
-        // one. Then the CPU leaves the old space.
-        // SAFETY: by this function's contract; the view below begins after the change.
+        // The order matters. First the new space is stored in the thread, because a context switch to the thread loads
+        // the stored space. Then this CPU leaves the old space.
+        // SAFETY: the caller fulfils the contract of `Owned::replace`. The view `new` begins after the change.
         let (old, new) = unsafe { (self.0.replace(new), self.0.get()) };
         // SAFETY: the machine loads the page tables, and leaves them before the space is freed.
         machine.activate(new.as_ref().map(|space| unsafe { space.page_tables() }));
         old
-    }
-
-    /// Whether the thread has left its space.
-    pub(crate) fn is_left(&self) -> bool {
-        self.0.look(Option::is_none)
     }
 
     /// A handle on the space for another thread; `None` if the owner has left the space.
@@ -71,17 +66,18 @@ impl<M: Machine> Foreign<M> {
         &self.0.image
     }
 
-    /// Whether other processes of the space's owner may read it.
+    /// Whether other processes of the space's owner may read the memory of the space.
     pub fn is_dumpable(&self) -> bool {
         self.0.is_dumpable()
     }
 
-    /// Whether both are the same space.
+    /// Whether both handles are on one space.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// A weak reference. An open file holds one, so that it does not keep the memory of a process that ends.
+    /// A weak reference. An open file (such as `/proc/<pid>/mem`) holds it, so that the file does not keep the memory
+    /// of an ended process.
     pub fn downgrade(&self) -> Weak<AddressSpace<M>> {
         Arc::downgrade(&self.0)
     }

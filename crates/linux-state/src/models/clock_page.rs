@@ -1,5 +1,5 @@
-//! The clock page: reads by a program against a change. The reader here does the same as the code in `image.s`, whose
-//! loads keep their order on x86.
+//! The clock page: reads by a program against a change. The reader of this model takes the steps of the code in
+//! `image.s`, whose loads keep their order on x86.
 
 use crate::machine::UserClock;
 use crate::vdso::page::ClockPage;

@@ -6,15 +6,15 @@
 //! - Memory: the other process's memory must be *dumpable*. Memory is not dumpable if a set-id program runs in it, or
 //!   if its process has changed its ids or capabilities.
 //!
-//! A reader with `CAP_SYS_PTRACE` needs none of them.
+//! A reader with `CAP_SYS_PTRACE` passes without the three conditions.
 //!
-//! The other process may change its ids and capabilities during the check. So both sides take their steps in the order
-//! that [`quire_task::powers`] gives: the reader then sees the old ids, or memory that is not dumpable. A process that
-//! has ended stores whether its memory was dumpable. The memory of a set-id program becomes non-dumpable before any
-//! thread runs in it.
+//! The other process may change its ids and capabilities during the check. So reader and process take their steps in
+//! the order that [`quire_task::powers`] gives. The reader then sees the old ids, or the new ids and memory that is not
+//! dumpable. A process that has ended stores whether its memory was dumpable. The memory of a set-id program becomes
+//! non-dumpable before any thread runs in it.
 //!
-//! Access is granted only to the memory that was checked. [`Granted`] holds that memory, and readers use no other. So a
-//! reader sees nothing of a program that the process execs afterwards.
+//! Access is granted only to the memory that was checked. [`Granted`] holds that memory, and readers use only the
+//! memory in a `Granted`. So a reader sees nothing of a program that the process execs after the check.
 
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
@@ -60,8 +60,8 @@ impl<M: Machine> Process<M> {
         task.payload().as_ref()?.space.borrow()
     }
 
-    /// Makes the calling thread leave `memory` for good, by calling `go`. The process keeps a note whether that memory
-    /// was open to readers. Readers use the note for as long as the process has files in `/proc`, which is longer.
+    /// Makes the calling thread leave `memory` for good, by calling `go`. The process records in `left` whether that
+    /// memory was open to readers. Readers of the process's files in `/proc` use the record after the memory is gone.
     pub fn leave_memory<R>(&self, memory: Option<&AddressSpace<M>>, go: impl FnOnce() -> R) -> R {
         powers::leave(memory.map(|memory| memory.dumpable()), &self.left, go)
     }
@@ -70,7 +70,7 @@ impl<M: Machine> Process<M> {
     /// refused.
     pub fn look_at(&self, tid: Pid, looker: &Thread<M>, by: By) -> Result<Granted<M>, Errno> {
         let own = core::ptr::eq(&*looker.process, self);
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the thread `looker` itself runs this, and does not replace its credentials during the check.
         let me = unsafe { looker.credentials.get() };
         let granted = powers::look(&OneOf { process: self, tid }, |other, open| own || admits(me, by, other, open));
         granted.map(|memory| Granted { memory }).ok_or(Errno::EPERM)
@@ -98,8 +98,8 @@ impl<M: Machine> Looked for OneOf<'_, M> {
     }
 }
 
-/// The access rule, for a reader `me` in another process. `open` returns whether the memory is dumpable. It is called
-/// after the ids were read.
+/// The access rule, for a reader `me` in another process. `open` returns whether the memory is dumpable. `admits` calls
+/// `open` after it has read the ids.
 fn admits(me: &Credentials, by: By, other: &Credentials, open: impl Fn() -> bool) -> bool {
     let (user, group, mine): (u32, u32, Caps) = match by {
         By::Files => (me.file_user, me.file_group, me.capabilities.effective),

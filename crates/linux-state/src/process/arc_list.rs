@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use quire_heap::Arc;
 use quire_task::list::{Adapter, Links, List};
 
-/// The links of a node for one kind of list. Guarded by the lock of the lists of that kind that the node may be on.
+/// The links of a node for one kind of list. The lock of the list that the node is on guards them.
 pub struct ListPlace<T> {
     links: Links<T>,
     /// The id of the list that the node is on; 0: none.
@@ -44,7 +44,8 @@ pub unsafe trait ListKind: 'static {
 }
 
 struct ByKind<K>(core::marker::PhantomData<K>);
-// SAFETY: by the contract of `ListKind`, `place` is always the same field, and `links` is a field of it.
+// SAFETY: by the contract of `ListKind`, `place` returns one fixed field of each node, and `links` is a field of that
+// place.
 unsafe impl<K: ListKind> Adapter for ByKind<K> {
     type Node = K::Node;
     fn links(node: &K::Node) -> &Links<K::Node> {
@@ -52,17 +53,17 @@ unsafe impl<K: ListKind> Adapter for ByKind<K> {
     }
 }
 
-/// An iteration over a list that may change meanwhile. It meets each node once that is on the list from the beginning
-/// to the end. The walk is on its owner's stack, and registered with the list. A thread that removes the walk's next
-/// node advances the walk. Guarded by the list's lock.
+/// An iteration over a list that may change between the steps. Each node that is on the list from the beginning of the
+/// walk to its end is visited once. The walk is on the stack of the iterating thread, and is registered with the list.
+/// A thread that removes the walk's next node advances the walk. The list's lock guards the walk.
 pub struct Walk<K: ListKind> {
     links: Links<Walk<K>>,
     next: Cell<Option<NonNull<K::Node>>>,
 }
 
-// SAFETY: after its beginning only the methods of its list access the walk, and one lock guards both.
+// SAFETY: after the walk has begun, only the methods of its list access it. One lock guards the list and the walk.
 unsafe impl<K: ListKind> Send for Walk<K> {}
-// SAFETY: only the methods of its list access the cells of a shared walk, and one lock guards both.
+// SAFETY: only the methods of its list access the cells of a shared walk. One lock guards the list and the walk.
 unsafe impl<K: ListKind> Sync for Walk<K> {}
 
 impl<K: ListKind> Default for Walk<K> {
@@ -90,7 +91,7 @@ unsafe impl<K: ListKind> Adapter for Walks<K> {
 /// A list that holds one reference to each node on it.
 pub struct ArcList<K: ListKind> {
     list: List<ByKind<K>>,
-    /// Walks under way.
+    /// The walks that have begun and have not ended.
     walks: List<Walks<K>>,
     /// The list's id, different from the ids of other lists of its kind. An id is used because the list's address may
     /// change.
@@ -161,15 +162,15 @@ impl<K: ListKind> ArcList<K> {
     /// Begins a walk.
     ///
     /// # Safety
-    /// `walk` is under way on no list. It stays in place until [`end_walk`](Self::end_walk), and ends before the list
-    /// is dropped.
+    /// `walk` has begun on no list. It stays in place until [`end_walk`](Self::end_walk), and ends before the list is
+    /// dropped.
     pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
         walk.next.set(self.list.first());
         // SAFETY: the caller ensures that the walk is on no list, and does not move before `end_walk`.
         unsafe { self.walks.push_back(NonNull::from(walk)) };
     }
 
-    /// The next node of a walk that is under way on this list, with a new reference; `None` at the end.
+    /// Returns the next node of a walk over this list, with a new reference; `None` at the end.
     pub fn step(&mut self, walk: &Walk<K>) -> Option<Arc<K::Node>> {
         let node = walk.next.get()?;
         // SAFETY: a remover of the walk's next node advances the walk, so this node is on the list.
@@ -182,9 +183,9 @@ impl<K: ListKind> ArcList<K> {
     /// Ends a walk.
     ///
     /// # Safety
-    /// `walk` is under way on this list.
+    /// `walk` has begun on this list and has not ended.
     pub unsafe fn end_walk(&mut self, walk: &Walk<K>) {
-        // SAFETY: the caller ensures that the walk is under way on this list, so it is among `walks`.
+        // SAFETY: the caller ensures that the walk has begun on this list and has not ended, so it is among `walks`.
         unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 
@@ -218,7 +219,7 @@ impl<K: ListKind> ArcList<K> {
             return None;
         }
         let raw = core::ptr::from_ref(node);
-        // SAFETY: the list holds a reference made by `Arc::into_raw`, so the pointer is that of a live `Arc`.
+        // SAFETY: the list holds a reference made by `Arc::into_raw`, so the pointer points into a live `Arc`.
         unsafe {
             Arc::increment_strong_count(raw);
             Some(Arc::from_raw(raw))

@@ -1,4 +1,5 @@
-//! A value that is allocated at its first use. Most processes never use theirs, and then it costs one word.
+//! A value that is allocated at its first use. Most processes never use most of these values. An unused value costs one
+//! word.
 
 use core::ptr;
 use quire_heap::{Box, OutOfMemory};
@@ -23,7 +24,7 @@ impl<T> FirstUse<T> {
     /// The value, if it was allocated.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: the pointer is null, or that of a leaked box which only the drop of `self` frees.
+        // SAFETY: the pointer is null, or points to a leaked box. Only the drop of `self` frees the box.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 

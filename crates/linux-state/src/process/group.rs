@@ -15,7 +15,7 @@ pub struct Session {
     pub id: Pid,
     /// The file layer's number of the controlling terminal; 0: none.
     pub terminal: AtomicU64,
-    /// The foreground group at the moment when that terminal was hung up; 0: it was not hung up.
+    /// The group that was in the foreground when the controlling terminal was hung up; 0: it was not hung up.
     pub old_foreground: AtomicU32,
 }
 
@@ -26,7 +26,7 @@ impl Session {
     }
 }
 
-/// A process group. Aligned to cache lines, because each fork changes its reference count.
+/// A process group. The type is aligned to cache lines, because each fork changes the group's reference count.
 #[repr(align(64))]
 pub struct Group<M: Machine> {
     /// The group's id, equal to the id of the process that created it.
@@ -41,8 +41,8 @@ struct Members<M: Machine> {
     list: ArcList<MemberKind<M>>,
     /// The group has lost its last member and its id, so it accepts no new members.
     gone: bool,
-    /// The number of signals to all members so far, and how many are under way. A child that joins meanwhile would miss
-    /// one.
+    /// The number of signals to all members so far (`signals`), and of signals that senders are still delivering to the
+    /// members (`under_way`). A child that joins during such a delivery would miss the signal.
     signals: u64,
     under_way: usize,
 }
@@ -59,7 +59,7 @@ unsafe impl<M: Machine> ListKind for MemberKind<M> {
 }
 
 impl<M: Machine> Group<M> {
-    /// A group without members, which its id does not name yet.
+    /// A group without members. The id table does not have the group under its id yet.
     pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Result<Arc<Group<M>>, Errno> {
         Ok(Arc::try_new(Group {
             id,
@@ -72,8 +72,8 @@ impl<M: Machine> Group<M> {
         })?)
     }
 
-    /// Makes the group hold its session's id, unless that is also the group's id. Requires that another holder of the
-    /// session's id exists.
+    /// Makes the group a holder of its session's id, unless the session's id is also the group's id. The id must have
+    /// another holder at this time.
     fn hold_session(&self) {
         if self.session.id != self.id {
             self.linux.ids.hold(self.session.id);
@@ -87,23 +87,25 @@ impl<M: Machine> Group<M> {
         this.linux.ids.name_group(this);
     }
 
-    /// The number of signals sent to all members; `None` while one is under way. A forking thread reads it before it
-    /// checks for its own signals.
+    /// The number of signals sent to all members; `None` while a sender still delivers such a signal. A forking thread
+    /// reads the number before it checks for its own signals.
     pub fn signals(&self) -> Option<u64> {
         let members = self.members.lock();
         (members.under_way == 0).then_some(members.signals)
     }
 
     /// Adds a new process. `signals` is the result of [`signals`](Self::signals) before its fork. Returns `false` if
-    /// the group is gone, or was sent a signal since, which the child must not miss.
+    /// the group has ended, or if a signal was sent to it since `signals` was read. The child must not miss that
+    /// signal, so the fork is repeated.
     pub fn join(&self, process: Arc<Process<M>>, signals: u64) -> bool {
         let mut members = self.members.lock();
         let fits = !members.gone && members.under_way == 0 && members.signals == signals;
         fits && members.list.push(process).is_ok()
     }
 
-    /// Removes a group without members from the id table. This is done under the lock: a thread that finds the group
-    /// gone then also finds that the id no longer names it. The last group of a session releases the session's id.
+    /// Removes a group without members from the id table. The removal is done under the lock of `members`. So a thread
+    /// that finds the group gone also finds that the id no longer names it. The last group of a session releases the
+    /// session's id.
     fn end_if_empty(&self) {
         let empty = {
             let mut members = self.members.lock();
@@ -137,8 +139,9 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// Calls `is` for each member until it returns true, with no lock held. Returns whether it did. A member that
-    /// neither joins nor leaves meanwhile is met once. Allocates nothing, so that a group can be killed without memory.
+    /// Calls `is` for each member until it returns true, with no lock held. Returns whether `is` returned true. A
+    /// member that is in the group during the whole call is visited once. The call allocates nothing, so that a group
+    /// can be killed when memory is exhausted.
     pub fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
         let walk = Walk::new();
         let under_way = UnderWay::begin(self, &walk);
@@ -167,7 +170,7 @@ impl<M: Machine> Group<M> {
     }
 }
 
-/// A walk over a group's members, which the drop ends.
+/// A walk over a group's members. The drop of this value ends the walk.
 struct UnderWay<'a, M: Machine> {
     group: &'a Group<M>,
     walk: &'a Walk<MemberKind<M>>,
@@ -188,13 +191,13 @@ impl<'a, M: Machine> UnderWay<'a, M> {
 
 impl<M: Machine> Drop for UnderWay<'_, M> {
     fn drop(&mut self) {
-        // SAFETY: `begin` began the walk on this list, and it ends once, here.
+        // SAFETY: `begin` began the walk on this list, and only this drop ends it.
         unsafe { self.group.members.lock().list.end_walk(self.walk) };
     }
 }
 
-/// A signal to all members that is under way. No child joins the group during the lifetime of this value. Afterwards a
-/// child whose parent checked for signals before is refused too.
+/// A signal to all members of a group, while its sender delivers it. No child joins the group during the lifetime of
+/// this value. After the drop, the group refuses a child whose parent read the number of signals before this signal.
 pub(crate) struct Broadcast<'a, M: Machine>(&'a Group<M>);
 
 impl<'a, M: Machine> Broadcast<'a, M> {
@@ -216,13 +219,13 @@ impl<M: Machine> Drop for Broadcast<'_, M> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
     Done,
-    /// The group changed meanwhile: its id names another group now, or none.
+    /// The group has ended since the caller found it: its id names another group now, or none.
     Changed,
     /// The process has been reaped.
     NoProcess,
 }
 
-/// Moves `process` from its group to the group `to`, which its id names already.
+/// Moves `process` from its group to the group `to`, which the id table has already.
 pub fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
     let one_mover = process.moving.lock();
     let from = process.group();
@@ -252,8 +255,8 @@ pub fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Mov
 }
 
 /// Moves `process` to a new group of its own, in `session`. Only this function makes a process's id name a group, and
-/// it holds the process's `moving`. So if two callers run at once (a shell and its child), one of them makes the group.
-/// No group is made for an id that is free.
+/// it holds the process's `moving` lock. So if two callers run at once (a shell and its child), only one of them makes
+/// the group. If the process was reaped, its id is free, and no group is made.
 pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
     let linux = process.linux;
     let group = Group::new(linux, process.pid, session)?;
@@ -278,8 +281,8 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
     };
     let pushed = group.members.lock().list.push(node);
     debug_assert!(pushed.is_ok());
-    // A reaped process leaves its group under `moving` before it releases its id. This process was still in a group, so
-    // the id is held.
+    // A reaped process leaves its group with `moving` held, and then releases its id. This process was still in a
+    // group, so its id is still held.
     Group::begin(&group);
     let old = core::mem::replace(&mut *process.group.lock(), group);
     drop(one_mover);
@@ -289,7 +292,7 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
 }
 
 /// Removes a reaped process from its group. A zombie stays in the group: a shell puts all commands of a pipeline into
-/// the group of the first one, which may have ended.
+/// the group of the first command, which may have ended.
 pub fn leave<M: Machine>(process: &Process<M>) {
     let one_mover = process.moving.lock();
     let group = process.group();

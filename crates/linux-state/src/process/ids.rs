@@ -29,7 +29,7 @@ type Latest = (AtomicU64, AtomicU32);
 /// A new reference to an object that a table names.
 ///
 /// # Safety
-/// `named` is the content of an `Arc` that lives while the table names it.
+/// `named` is the content of an `Arc` that stays alive as long as the table has it.
 unsafe fn count<T>(named: &T) -> Arc<T> {
     // SAFETY: `named` is the content of an `Arc` whose count is above zero as long as the table names it.
     unsafe {
@@ -59,7 +59,7 @@ impl<M: Machine> Ids<M> {
         self.table.limit()
     }
 
-    /// Sets the highest id that may be allocated. Higher ids stay in use until they are released.
+    /// Sets the highest id that may be allocated. Higher ids that are in use stay in use until they are released.
     pub(crate) fn set_max(&self, max: Pid) {
         self.table.set_limit(max);
     }
@@ -84,7 +84,7 @@ impl<M: Machine> Ids<M> {
         Ok(id)
     }
 
-    /// The id that was allocated last. If two were allocated concurrently, either of them.
+    /// The id that was allocated last. If two CPUs allocated ids at the same time, one of the two ids.
     pub fn last(&self) -> Pid {
         let latest = self.latest.iter().max_by_key(|(at, _)| at.load(Ordering::Relaxed));
         latest.map_or(0, |(_, id)| id.load(Ordering::Relaxed))

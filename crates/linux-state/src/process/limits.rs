@@ -53,11 +53,17 @@ pub mod which {
     pub const RTTIME: usize = 15;
 }
 
-/// The limit of process 1 on pending signals. A signal queue holds so many in the largest heap block, 4 MiB.
+/// The limit of process 1 on pending signals. A signal queue in the largest heap block (4 MiB) holds this number of
+/// entries.
 const PENDING_MOST: u64 = 32_768;
 
-/// All limits of a process. Aligned to a cache line, because the reference count before them is written when siblings
-/// start and end.
+/// The initial limit on a user's processes is the number of ids divided by this number. There is one id for each 8 KiB
+/// of memory, and the smallest process uses 33 KB of kernel memory. So the processes of a user use about half of memory
+/// at most.
+const PROCESS_IDS: u64 = 8;
+
+/// All limits of a process. Aligned to a cache line, because starting and ending siblings write the `Arc`'s reference
+/// count, which lies before the limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(align(64))]
 pub struct Limits(pub [Limit; COUNT]);
@@ -69,7 +75,7 @@ impl Limits {
         let mut all = [free; COUNT];
         all[which::STACK] = Limit { soft: 8 << 20, hard: INFINITY };
         all[which::CORE] = Limit { soft: 0, hard: INFINITY };
-        all[which::NPROC] = Limit { soft: threads / 2, hard: threads / 2 };
+        all[which::NPROC] = Limit { soft: threads / PROCESS_IDS, hard: threads / PROCESS_IDS };
         all[which::NOFILE] = Limit { soft: 1024, hard: 4096 };
         all[which::MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
         let pending = (threads / 2).min(PENDING_MOST);
@@ -106,19 +112,20 @@ pub static NAMES: [(&str, &str); COUNT] = [
     ("Max realtime timeout", "us"),
 ];
 
-/// The limits of one process: the inherited ones, its own, and those for its children.
+/// The limits of one process: the limits that it inherited, its own changed limits, and the set for its children.
 pub struct Held {
     /// The limits from the parent. They never change, and siblings share them.
     inherited: Arc<Limits>,
     /// The process's own limits; allocated at the first change.
     own: FirstUse<Sequenced<WORDS>>,
-    /// The present limits, for the process's children. `None` if it has not forked since the last change.
+    /// The present limits, which the process's children inherit. `None` if the process has not forked since the last
+    /// change.
     children: SpinLock<Option<Arc<Limits>>>,
 }
 
 impl Held {
     pub fn new(inherited: Arc<Limits>) -> Self {
-        // `update` acquires the lock of `own` while it holds this one.
+        // `update` acquires the lock of `own` while it holds the lock of `children`.
         Held { inherited, own: FirstUse::new(), children: SpinLock::new(Rank::PROCESS, None) }
     }
 
@@ -140,7 +147,7 @@ impl Held {
         }
         let room = Room::try_new()?;
         let mut children = self.children.lock();
-        // `update` holds the same lock, so no change is under way.
+        // `update` holds the lock of `children` while it changes the limits, so no change runs now.
         let all = children.take().unwrap_or_else(|| room.fill(self.all()));
         *children = Some(all.clone());
         Ok(all)
@@ -159,8 +166,8 @@ impl Held {
         self.own.get_or_make(words).map(drop)
     }
 
-    /// Changes the stored words with `edit`, and returns the result of `edit`. The words are stored whatever that
-    /// result is.
+    /// Changes the stored words with `edit`, and returns the result of `edit`. The words are stored even if `edit`
+    /// returns an error.
     pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; WORDS]) -> R) -> Result<R, OutOfMemory> {
         self.reserve()?;
         let Some(own) = self.own.get() else { return Err(OutOfMemory) };
@@ -198,9 +205,10 @@ impl<M: Machine> Process<M> {
         if limit.soft == 0 { limit.hard } else { limit.soft }
     }
 
-    /// Raises the soft limit on CPU time by a second, if it is still `from`, the limit that was reached.
+    /// Raises the soft limit on CPU time by a second, if the soft limit still equals `from`, the limit that was
+    /// reached.
     pub(crate) fn raise_cpu_limit(&self, from: u64) {
-        // The update needs no memory: it was allocated when the process got this limit.
+        // The update needs no memory, because `reserve` allocated the process's own limits when the CPU limit was set.
         let _raised = self.limits.update(|words| {
             let soft = &mut words[2 * which::CPU];
             if *soft == from {
@@ -260,7 +268,8 @@ mod tests {
     #[test]
     fn a_change_without_memory_changes_nothing_and_a_reserved_one_needs_none() {
         let limits = held();
-        // The checker of lock orders allocates when a thread first locks, so a first change is made here.
+        // The checker of lock orders allocates when a thread acquires its first lock. A first change here makes that
+        // allocation before the refused one.
         set_stack(&held(), 5).expect("memory");
         assert!(quire_heap::refusal::at(1, || set_stack(&limits, 5).is_err()).0);
         assert_eq!(limits.all().0[which::STACK].soft, 8 << 20);

@@ -9,7 +9,7 @@
 //! | the list of threads, whether the process is ending | `threads` |
 //! | pending signals | the queue's own lock, taken last |
 //!
-//! No lock is global. Fork, exit and wait in processes with different parents write no common cache lines, except those
+//! No lock is global. Fork, exit and wait in processes with different parents write no common cache lines, except lines
 //! of the id table.
 
 pub mod access;
@@ -62,7 +62,7 @@ pub struct Process<M: Machine> {
     pub started: u64,
     /// The process's id, equal to the id of its first thread.
     pub pid: Pid,
-    /// The parent's id; 0 for none. Written with the lock of `parent` held.
+    /// The parent's id; 0 for none. A writer holds the lock of `parent`.
     parent_pid: AtomicU32,
     /// The `nice` value as `getpriority` returns it: 1 to 40.
     pub priority: AtomicU32,
@@ -76,27 +76,29 @@ pub struct Process<M: Machine> {
     pub oom_adjust_least: AtomicI32,
     /// All threads of the process end, or have ended: because of `exit_group` or a fatal signal.
     pub exiting: AtomicBool,
-    /// The process was killed while it was ending, so it stops writing its core file.
+    /// The process was killed while it was ending. If it writes a core file, it stops the write.
     pub killed: AtomicBool,
     /// The signal that the parent gets when this process ends; 0: none.
     pub exit_signal: AtomicU8,
     /// The signal that this process gets when its parent ends; 0: none.
     pub parent_death_signal: AtomicU8,
-    /// The process has called exec since it was forked. Its parent can then no longer change its group (`setpgid`).
+    /// The process has called exec since it was forked. After exec, the parent can no longer change this process's
+    /// group (`setpgid`).
     pub execed: AtomicBool,
     /// Whether the process is alive, ended or reaped.
     pub stage: OwnStage,
-    /// Whether the memory that the ended threads left was open to readers: see [`access`].
+    /// Whether the memory that the process's threads have left was open to readers: see [`access`].
     pub left: Openness,
     /// The process adopts the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`).
     pub subreaper: AtomicBool,
     /// The process may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// The process was an out-of-memory victim. Its memory is free or it was given up, so no thread waits for it any
-    /// more.
+    /// The process was an out-of-memory victim. No thread waits for it any more, because its memory is free or the
+    /// kernel has given the process up.
     pub given_up: AtomicBool,
 
-    /// The fields up to the next `Line`. Senders of signals lock them briefly, and the process's own threads read them.
+    /// Begins a new cache line. Senders of signals briefly lock the fields up to the next `Line`, and the process's own
+    /// threads read these fields.
     _actions: Line,
     /// The signal actions. They are shared with the process that cloned this one with CLONE_SIGHAND, or
     /// [frozen](Actions). The process's threads own this field together. Exec and [`own_actions`](Self::own_actions)
@@ -105,11 +107,11 @@ pub struct Process<M: Machine> {
     /// Resource limits.
     pub limits: limits::Held,
 
-    /// The fields up to the next `Line`. Threads that start and end write them.
+    /// Begins a new cache line. Threads that start and end write the fields up to the next `Line`.
     _threads: Line,
     /// The process's threads.
     pub threads: SpinLock<Threads<M>>,
-    /// Woken when a thread of the process ends or stops.
+    /// Threads on this queue are woken when a thread of the process ends or stops.
     pub thread_events: WaitQueue,
     /// The resource usage of the process and of its reaped children.
     pub accounts: SpinLock<Accounts>,
@@ -120,36 +122,38 @@ pub struct Process<M: Machine> {
     /// The name of the process's last thread, once that thread has ended.
     pub last_name: SpinLock<Name>,
 
-    /// The fields up to the next `Line`. Threads that fork and wait write them, and other processes do.
+    /// Begins a new cache line. Threads of this process that fork and wait write the fields up to the next `Line`, and
+    /// other processes write them too.
     _family: Line,
     /// The process's children.
     pub family: SpinLock<Family<M>>,
-    /// The process group. Written by the holder of `moving`.
+    /// The process group. Only the holder of `moving` writes it.
     pub group: SpinLock<Arc<Group<M>>>,
-    /// Held while the process moves from group to group.
+    /// A thread holds this lock while it moves the process from group to group.
     pub moving: SpinLock<()>,
     /// A copy of the first thread's credentials, for other processes.
     pub credentials: SpinLock<Credentials>,
 
-    /// The fields up to the next `Line`: signals, which each thread reads that receives one, and pointers to timers.
+    /// Begins a new cache line. The fields up to the next `Line` are the pending signals, which a thread reads when it
+    /// receives a signal, and pointers to timers.
     _signals: Line,
     /// Pending signals that any thread of the process may receive.
     pub pending: PendingQueue,
     /// The interval timer on real time (`ITIMER_REAL`).
     pub timers: FirstUse<Timers<M>>,
-    /// The limit on CPU time. Present if the process has the limit or POSIX timers.
+    /// The limit on CPU time. Allocated if the process has this limit or POSIX timers.
     pub cpu_limit: FirstUse<CpuLimit<M>>,
     /// The timers of `timer_create`, and the interval timers on CPU time.
     pub posix_timers: FirstUse<PosixTimers<M>>,
-    /// The semaphore undos of the process's threads. Present once a thread has changed a semaphore with an undo.
+    /// The semaphore undos of the process's threads. Allocated when a thread first changes a semaphore with an undo.
     pub undos: FirstUse<SpinLock<Option<Undos<M>>>>,
-    /// Notifies the process's `signalfd` files of new signals. Present once the process has such a file. Processes that
-    /// inherited the file share this notifier.
+    /// Notifies the process's `signalfd` files of new signals. Allocated when the process first has such a file.
+    /// Processes that inherit the file share this notifier.
     pub signal_files: FirstUse<Arc<Readiness>>,
-    /// Notifies the `pidfd` files of the process's end. Present once there is such a file.
+    /// Notifies the `pidfd` files of the process's end. Allocated when the first such file is opened.
     pub own_files: FirstUse<Readiness>,
 
-    /// The fields up to the end. Relatives of the process write them.
+    /// Begins a new cache line. Relatives of the process (parent, siblings, children) write the fields up to the end.
     _relatives: Line,
     /// Threads that call `wait4` sleep on this queue until a child changes.
     pub child_events: WaitQueue,
@@ -171,7 +175,7 @@ pub const DUMPED: i32 = 0x80;
 pub struct Job {
     /// The signal that stops the process, while it is stopped or stopping; otherwise `None`.
     pub stopping: Option<u8>,
-    /// The number of its threads that sleep in the stopped state.
+    /// The number of the process's threads that sleep in the stopped state.
     pub stopped_threads: usize,
 }
 
@@ -184,7 +188,7 @@ pub enum Report {
     Continued,
 }
 
-/// A process's children. Guarded by [`Process::family`].
+/// A process's children. The lock [`Process::family`] guards them.
 pub struct Family<M: Machine> {
     /// Living children.
     pub children: ArcList<Siblings<M>>,
@@ -251,10 +255,12 @@ impl<M: Machine> Process<M> {
         let limits = limits::Held::new(new.limits);
         if limits.is_of_cpu_time() {
             cpu_limit.get_or_make(CpuLimit::new)?;
-            // A limit that is reached is raised. That change needs memory, which may not be available then.
+            // The soft limit is raised each time it is reached. The memory for this change is reserved now, because it
+            // may not be available later.
             limits.reserve()?;
         }
-        // The ids of a family's two lists must differ from those of other families: twice the process id, and one more.
+        // The two lists of a family need ids that no list of another family has. The children's list has twice the
+        // process id, and the zombies' list one more.
         let list = (new.pid as usize) * 2;
         Ok(Process {
             linux,
@@ -345,8 +351,8 @@ impl<M: Machine> Process<M> {
         self.group.lock().clone()
     }
 
-    /// The credentials of the first thread; if it has ended, those at its end. The process's own threads use
-    /// [`Ctx`](crate::Ctx).
+    /// The credentials of the first thread; if that thread has ended, its last credentials. The process's own threads
+    /// use [`Ctx`](crate::Ctx).
     pub fn credentials(&self) -> Credentials {
         self.credentials.lock().clone()
     }
@@ -355,7 +361,7 @@ impl<M: Machine> Process<M> {
     pub fn with_actions<R>(&self, f: impl FnOnce(&Actions) -> R) -> R {
         if self.is_callers() {
             // SAFETY: only exec and `own_actions` replace the actions, and only in a process with one thread. The
-            // caller is a thread of this process, and runs neither of them.
+            // caller is a thread of this process, and runs neither `exec` nor `own_actions` now.
             f(unsafe { self.actions.get() })
         } else {
             let actions = self.actions.look(Arc::clone);
@@ -368,8 +374,8 @@ impl<M: Machine> Process<M> {
     /// # Safety
     /// The caller is a thread of this process, and holds no view of its actions.
     pub unsafe fn own_actions(&self) -> Result<(), Errno> {
-        // SAFETY: only the single thread of a process replaces its actions. If the caller is that thread, it does so
-        // below.
+        // SAFETY: only the single thread of a process replaces its actions. If the caller is that thread, it replaces
+        // them only below.
         let actions = unsafe { self.actions.get() };
         if !actions.is_frozen() {
             return Ok(());
@@ -397,13 +403,13 @@ impl<M: Machine> Process<M> {
         // only here.
         let froze = unsafe { self.actions.get() }.frozen_by() == Some(self.pid);
         if !froze {
-            // The parent may share these actions with this process. This process then makes its own copy first: the
-            // parent's family and this process's children must not write the same reference count.
-            // SAFETY: the caller is one of its threads, and the view above has ended.
+            // The parent may share these actions with this process. Then this process makes its own copy first.
+            // Otherwise the parent's children and this process's children would write one reference count.
+            // SAFETY: the caller is a thread of this process, and the view above has ended.
             unsafe { self.own_actions() }?;
         }
-        // SAFETY: if the caller is the only thread, it replaces nothing from here on. If there are several, none
-        // replaces them.
+        // SAFETY: if the caller is the only thread, it does not replace the actions from here on. If there are several
+        // threads, no thread replaces them.
         let actions = unsafe { self.actions.get() };
         // A reader in another process may hold a further reference for a moment. The child then gets a copy that it
         // does not need, which is harmless.
@@ -420,7 +426,7 @@ impl<M: Machine> Process<M> {
     /// Whether the running thread belongs to this process.
     pub(crate) fn is_callers(&self) -> bool {
         let caller = quire_task::Machine::current(self.linux.machine);
-        // SAFETY: the pointer is null or the running thread, which lives while it runs.
+        // SAFETY: the pointer is null or points to the running thread, which stays alive while it runs.
         let caller = unsafe { caller.as_ref() }.and_then(|task| task.payload().as_ref());
         caller.is_some_and(|thread| core::ptr::eq(&*thread.process, self))
     }
@@ -430,7 +436,7 @@ impl<M: Machine> Process<M> {
         self.exiting.load(Ordering::Acquire)
     }
 
-    /// The signals that the process ignores, and those that it handles.
+    /// The set of signals that the process ignores, and the set of signals that it handles.
     pub fn dispositions(&self) -> (SigSet, SigSet) {
         self.with_actions(Actions::sets)
     }

@@ -1,11 +1,11 @@
 //! The state of system calls that sleep without a kernel stack.
 //!
-//! Most system calls that sleep for long return from all their functions first, so no frame and no guard is left. Such
-//! a call stores a [`Sleep`] and its deadline in its thread, and adds the thread to the list where wakers look for it.
-//! The kernel then frees the thread's stack. When the thread is woken, the function `go_on` of the call (in
-//! `quire-linux`) runs on another stack. It executes the same code again, and ends the call or sleeps again.
+//! Most system calls that sleep for long first return from all their functions, so no stack frame and no lock guard is
+//! left. Such a call stores a [`Sleep`] and its deadline in its thread, and adds the thread to the list where wakers
+//! look for it. The kernel then frees the thread's stack. When the thread is woken, the function `go_on` of the call
+//! (in `quire-linux`) runs on another stack. It executes the same code again, and ends the call or sleeps again.
 //!
-//! Other calls sleep with the parking of `quire_sync`, and keep their stack.
+//! Other calls park their thread through `quire_sync`, and keep their stack.
 
 use crate::Pid;
 use crate::file::host::File;
@@ -36,6 +36,8 @@ pub enum Sleep<M: Machine> {
     Signal,
     /// An `rt_sigtimedwait`, which receives a signal.
     Awaited(SignalWait),
+    /// A `fork` of a user whose processes end for want of memory. The call is made again after the sleep.
+    Fork,
 }
 
 /// The state in which a system call left its thread.
@@ -102,7 +104,7 @@ pub struct ChildWait {
     pub answer: Answer,
 }
 
-/// A call on a stream that waits. The call is repeated when the thread is woken.
+/// A waiting call on a stream. The call is repeated when the thread is woken.
 pub struct StreamWait<M: Machine> {
     pub file: Arc<File<M>>,
     pub call: StreamCall,
@@ -144,7 +146,7 @@ pub struct Accept {
 /// A `poll` or `ppoll` that waits. The files are checked again when the thread is woken.
 pub struct PollWait<M: Machine> {
     pub call: PollCall,
-    /// The array of `struct pollfd` from the time of the call.
+    /// A copy of the program's array of `struct pollfd`, made at the begin of the call.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }
@@ -166,7 +168,7 @@ pub enum PollCall {
 /// A `select` or `pselect6` that waits. The files are checked again when the thread is woken.
 pub struct SelectWait<M: Machine> {
     pub call: SelectCall,
-    /// The three sets from the time of the call, one after the other.
+    /// A copy of the program's three sets, made at the begin of the call: one set after the other.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }
@@ -208,7 +210,7 @@ pub struct Listening<M: Machine> {
 }
 
 impl<M: Machine> Listening<M> {
-    /// Makes the calling thread listen to `files`. If one of them refuses, the thread listens to none.
+    /// Makes the calling thread listen to `files`. If a file refuses the listener, the thread listens to no file.
     pub fn to(files: Vec<Arc<File<M>>>) -> Result<Self, FsError> {
         let listening = Listening { files, poller: Poller::new()? };
         let listener = listening.listener();

@@ -14,14 +14,15 @@ use quire_task::{Class, Thread as Task, ThreadRef};
 /// The slack of the first process, in nanoseconds.
 const FIRST: u64 = 50_000;
 
-/// A thread's slack, in nanoseconds. A real-time thread has none. Any thread with the right reads and writes it. Memory
-/// is allocated only for a thread whose slack differs, or once differed, from that of the first process.
+/// A thread's slack, in nanoseconds. A real-time thread has no slack. Other threads with CAP_SYS_NICE may read and
+/// write the slack. Memory is allocated only for a thread whose slack differs, or once differed, from the slack of the
+/// first process.
 pub struct Slack(FirstUse<Values>);
 
 struct Values {
     /// The slack that was set; 0 for the default slack.
     set: AtomicU64,
-    /// The default slack: that of the thread's creator. It does not change.
+    /// The default slack, which is the slack of the thread's creator at the creation. It does not change.
     usual: u64,
 }
 
@@ -100,13 +101,13 @@ pub fn class_changed<M: Machine>(task: &Task<M>) {
     }
 }
 
-/// The first thread of `process`, whose slack the running thread wants to read or write. EPERM if that is another
-/// thread, and the running thread lacks `CAP_SYS_NICE`.
+/// The first thread of `process`, whose slack the running thread wants to read or write. EPERM if the running thread is
+/// another thread and lacks `CAP_SYS_NICE`.
 pub fn reached<M: Machine>(process: &Process<M>) -> Result<ThreadRef<M>, FsError> {
     let task = process.threads.lock().get(process.pid).cloned().ok_or(FsError::NoProcess)?;
     let me = process.linux.current();
     let own = task.payload().as_ref().is_some_and(|thread| core::ptr::eq(thread, me));
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the thread `me` itself runs this, and does not replace its credentials during the check.
     if own || unsafe { me.credentials.get() }.may(cap::SYS_NICE) { Ok(task) } else { Err(FsError::NotPermitted) }
 }
 

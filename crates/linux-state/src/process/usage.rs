@@ -24,7 +24,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds `other`. The peaks are not added: the higher one is kept.
+    /// Adds `other`. Of the two memory peaks, the higher is kept.
     pub fn add(&mut self, other: &Usage) {
         self.user += other.user;
         self.system += other.system;
@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// The resource usage of threads and children that have ended. Guarded by [`Process::accounts`].
+/// The resource usage of threads and children that have ended. The lock [`Process::accounts`] guards it.
 #[derive(Default)]
 pub struct Accounts {
     /// The sum for the threads of the process that have ended.
@@ -72,7 +72,8 @@ impl<M: Machine> Process<M> {
         memory.map_or(0, |memory| memory.peak_resident())
     }
 
-    /// The usage of all threads so far, ended ones included. The memory peak is that of earlier programs.
+    /// The usage of all threads so far, ended ones included. The memory peak is the peak of the programs that the
+    /// process ran before its present one.
     pub fn usage(&self) -> Usage {
         let mut sum = Usage::default();
         {

@@ -3,21 +3,24 @@
 //! A thread holds a [`UserCharge`] to its real user. The charge counts the thread towards the limit on processes, and
 //! keeps the user's record alive. A zombie holds the charge of its first thread until it is reaped, as on Linux.
 //!
-//! Threads of user 0 are charged to no record. User 0 has no limit on processes, and uses the share of CPU time that
-//! each CPU keeps. Other charges of user 0 go to a record outside the table.
+//! Threads of user 0 are charged to no record, because user 0 has no limit on processes. These threads use the share of
+//! CPU time that each CPU has for user 0. Other charges of user 0 go to a record outside the table.
 //!
 //! The kernel memory that is held for a user is counted in the user's [`Account`]s. A [`Charge`] is an amount in one
-//! account. A [`Payer`] belongs to an object for which more will be charged later. Both keep the record alive, even
-//! after the user's last thread has ended.
+//! account. A [`Payer`] belongs to an object that may grow, such as an epoll set. Parts that are added to the object
+//! are charged to the payer's user. A charge and a payer keep the user's record alive, even after the user's last
+//! thread has ended.
 //!
-//! A record is looked up by id in a sorted table, but only at changes of ids: a fork uses the parent's charge. Records
-//! that no thread, charge or payer holds are freed by a search, which runs whenever the table has doubled.
+//! A thread that changes its user looks up the new user's record by id in a sorted table. A fork needs no lookup,
+//! because it uses the parent's charge. Records that no thread, charge or payer holds are freed by a search, which runs
+//! whenever the table has doubled.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{Vec, allocate, deallocate};
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{LimitedCounters, Rank, SpinLock};
 use quire_task::User;
 
@@ -30,7 +33,7 @@ const FIRST_SEARCH: usize = 16;
 pub enum Account {
     /// Threads, and zombies: `RLIMIT_NPROC`.
     Threads,
-    /// Objects for which more will be charged later. This account has no limit.
+    /// Objects that have a [`Payer`], because parts that are charged to the user may be added to them. No limit.
     Payers,
     /// Pending signals: `RLIMIT_SIGPENDING`.
     Signals,
@@ -48,7 +51,7 @@ pub enum Account {
     PosixQueues,
     /// Files of `inotify_init`: `fs.inotify.max_user_instances`.
     Notifiers,
-    /// Watches of those files: `fs.inotify.max_user_watches`.
+    /// Watches of inotify files: `fs.inotify.max_user_watches`.
     Notices,
     /// Files in flight in messages of sockets: `RLIMIT_NOFILE`.
     FilesInFlight,
@@ -66,6 +69,9 @@ type Accounts = LimitedCounters<{ Account::COUNT }>;
 struct Record<M: Machine> {
     id: u32,
     accounts: Accounts,
+    /// Forks of the user wait until this time, in nanoseconds since boot, while memory is low. Set when a process of
+    /// the user ends for want of memory.
+    forks_wait: AtomicU64,
     share: User<M>,
     /// The memory for the per-CPU parts of `accounts` and `share`.
     memory: NonNull<u8>,
@@ -74,8 +80,8 @@ struct Record<M: Machine> {
 
 // SAFETY: the record owns the memory. `LimitedCounters` and `User` define how its content is shared.
 unsafe impl<M: Machine> Send for Record<M> {}
-// SAFETY: a shared record gives access only to `LimitedCounters` and `User`, which any CPU may use. Its memory is not
-// freed meanwhile.
+// SAFETY: a shared record gives access only to `LimitedCounters` and `User`, which any CPU may use. The memory of a
+// record is not freed while a reference to it exists.
 unsafe impl<M: Machine> Sync for Record<M> {}
 
 impl<M: Machine> Record<M> {
@@ -95,7 +101,7 @@ impl<M: Machine> Record<M> {
         unsafe {
             let accounts = Accounts::new(memory, cpus);
             let share = User::new(memory.add(Accounts::bytes(cpus)), cpus);
-            place.write(Record { id, accounts, share, memory, cpus });
+            place.write(Record { id, accounts, forks_wait: AtomicU64::new(0), share, memory, cpus });
         }
         Ok(place)
     }
@@ -103,8 +109,8 @@ impl<M: Machine> Record<M> {
     /// Whether no thread, charge or payer holds the record. The caller holds the table's lock: a record without threads
     /// gets a new thread only through the table.
     fn is_unused(&self) -> bool {
-        // Threads are counted first, because only they create payers. Payers follow, because only threads and payers
-        // create charges.
+        // The accounts are read in this order: threads first, because only threads create payers. Payers are next,
+        // because only threads and payers create charges.
         (0..Account::COUNT).all(|account| self.accounts.count(account) == 0)
     }
 
@@ -132,7 +138,7 @@ struct Table<M: Machine> {
 // SAFETY: the table only points to records, which may be shared.
 unsafe impl<M: Machine> Send for Table<M> {}
 
-/// The records of all users that have threads, and of some that had threads.
+/// The records of all users that have threads. Records of users without threads stay until the next search.
 pub struct Users<M: Machine> {
     table: SpinLock<Table<M>>,
     /// The record of user 0, which is never freed.
@@ -177,13 +183,13 @@ impl<M: Machine> Users<M> {
         NonNull::from(unsafe { &user_charge.0.unwrap_or(self.root).as_ref().accounts })
     }
 
-    /// Charges user `id` for a thread that changes to this user. The charge may exceed the limit, because Linux does
-    /// not refuse a change of user for it either. ENOMEM if the user is new and there is no memory.
+    /// Charges user `id` for a thread that changes to this user. The charge may exceed the limit on processes, because
+    /// Linux does not refuse a change of user for this limit either. ENOMEM if the user is new and there is no memory.
     pub fn charge_thread(&self, id: u32) -> Result<UserCharge<M>, Errno> {
         if id == 0 {
             return Ok(UserCharge::root());
         }
-        // A record is allocated without the lock, because the allocation may acquire other locks.
+        // A record is allocated before the table's lock is acquired, because the allocation may acquire other locks.
         let mut new = None;
         let user_charge = loop {
             let mut table = self.table.lock();
@@ -217,8 +223,8 @@ impl<M: Machine> Users<M> {
                 }
             }
         };
-        // If another thread has added a record for this user first, this one is not needed. SAFETY: it was made above
-        // and added to no table, so only this thread has it.
+        // If another thread has added a record for this user first, the new record is not needed. SAFETY: the new
+        // record was made above and added to no table, so only this thread has it.
         new.into_iter().for_each(|record| unsafe { Record::free(record) });
         Ok(user_charge)
     }
@@ -283,6 +289,25 @@ impl<M: Machine> UserCharge<M> {
             Some(record) if !record.accounts.take(Account::Threads as usize, 1, limit) => Err(Errno::EAGAIN),
             _ => Ok(UserCharge(self.0)),
         }
+    }
+
+    /// Makes forks of the user wait until `time`, in nanoseconds since boot, while memory is low. Forks of user 0 never
+    /// wait.
+    pub fn make_forks_wait(&self, time: u64) {
+        if let Some(record) = self.record() {
+            record.forks_wait.store(time, Ordering::Relaxed);
+        }
+    }
+
+    /// The time up to which forks of the user wait while memory is low; 0 if they do not wait.
+    #[inline]
+    pub fn forks_wait(&self) -> u64 {
+        self.record().map_or(0, |record| record.forks_wait.load(Ordering::Relaxed))
+    }
+
+    /// Whether the user is user 0.
+    pub fn is_root(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Whether the user has more than `limit` threads.

@@ -101,7 +101,8 @@ impl Action {
         [self.handler, self.flags, self.restorer, self.mask.0]
     }
 
-    /// Whether an unblocked `signal` with this action is discarded. The effect of SIGCONT takes place when it is sent.
+    /// Whether an unblocked `signal` with this action is discarded. SIGCONT continues the process already when it is
+    /// sent, so its delivery may be discarded.
     pub fn ignores(&self, signal: Signal) -> bool {
         let nothing = matches!(Default::of(signal), Default::Ignore | Default::Continue);
         self.handler == 1 || (self.handler == 0 && nothing)
@@ -119,12 +120,12 @@ pub enum Disposition {
     Handle(Action),
 }
 
-/// The number of actions in a block. Most processes set no more.
+/// The number of actions in a block. Most processes do not set more actions than this.
 const BLOCK: usize = 8;
 
 /// The action of one signal that was set at least once.
 struct Entry {
-    /// The signal's number; 0: unused. Set once, after the entry's other words.
+    /// The signal's number; 0: unused. A writer sets it once, after the entry's other words.
     signal: AtomicU64,
     /// The handler, flags, restorer and mask.
     words: [AtomicU64; 4],
@@ -158,13 +159,15 @@ impl Entry {
 /// which only grows, so fork copies little. Readers acquire no lock, so a delivery writes no cache line that other
 /// threads read.
 ///
-/// A forked child shares its parent's actions until one of them changes an action, or until the child itself forks.
-/// Shared actions are *frozen*: they are copied before a change. So only the parent and its children write the
-/// reference count. Only processes with one thread share frozen actions, because the change replaces the whole value.
+/// A forked child shares its parent's actions until parent or child changes an action. Shared actions are *frozen*: a
+/// process copies them before it changes an action. The process then replaces the whole value, which other threads of
+/// the process could be reading without a lock. So only processes with one thread share frozen actions. A child
+/// also copies frozen actions before it forks. So only one parent and its children write the reference count of frozen
+/// actions.
 pub struct Actions {
     sequence: Sequence,
-    /// The process that shares these actions with its children; 0: none. Each of them copies the actions before a
-    /// change. Written by a process's only thread, while that process is the only one with these actions.
+    /// The process that shares these actions with its children; 0: none. The process and its children copy the actions
+    /// before a change. A process's only thread writes this field, while no other process has these actions.
     frozen_by: AtomicU32,
     first: Block,
 }
@@ -248,8 +251,8 @@ impl Actions {
         self.sequence.read(|| self.find(signal).map_or(Action::DEFAULT, Entry::action))
     }
 
-    /// Sets the action of `signal` to the result of `change`, unless that is `None`. Returns the old action. ENOMEM if
-    /// there is no memory; a reset to the default needs none.
+    /// Sets the action of `signal` to the result of `change`. If `change` returns `None`, the action stays. Returns the
+    /// old action. ENOMEM if there is no memory; a reset to the default needs none.
     pub fn update(&self, signal: Signal, change: impl FnOnce(Action) -> Option<Action>) -> Result<Action, Errno> {
         debug_assert!(!self.is_frozen(), "actions are copied before they change");
         self.sequence.write(|| {
@@ -262,7 +265,8 @@ impl Actions {
         })
     }
 
-    /// Sets the action of `signal`, and returns the old one. ENOMEM as for [`update`](Self::update).
+    /// Sets the action of `signal`, and returns the old one. ENOMEM if there is no memory; a reset to the default needs
+    /// none.
     pub fn put(&self, signal: Signal, action: Action) -> Result<Action, Errno> {
         self.update(signal, |_| Some(action))
     }

@@ -53,7 +53,7 @@ pub enum Detail {
         overrun: i32,
         /// `sigval_t`.
         value: u64,
-        /// The number of the timer's setting. Programs do not see it.
+        /// The number of the timer's setting, which is not passed to programs.
         setting: u32,
     },
 }

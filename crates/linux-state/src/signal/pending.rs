@@ -12,7 +12,7 @@ use quire_sync::{Rank, SpinLock};
 pub struct Pending {
     /// All pending signals.
     set: SigSet,
-    /// The signals in `set` that were not sent by timers, whether they have an entry in the queue or not. The other
+    /// The signals in `set` that were not sent by timers. They may have an entry in the queue, or none. The other
     /// signals in `set` have entries of timers in the queue.
     sent: SigSet,
     queue: Entries,
@@ -39,7 +39,7 @@ fn is_of_timer(info: &SigInfo) -> bool {
 /// The number of unused entries that a queue may keep allocated.
 const MANY: usize = 8;
 
-/// There was no room for a signal's entry, and this signal is not sent without one.
+/// The error of a signal that needs an entry in the queue and found no room for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -56,8 +56,8 @@ impl Pending {
 
     /// Whether `info` needs an entry in the queue. A standard signal that was sent already needs none.
     ///
-    /// The entry of a timer's signal never replaces another signal's entry, and none replaces it. The entry becomes
-    /// invalid if the timer is set again. A signal that had been merged into it would then be lost.
+    /// The entry of a timer's signal is never merged with another signal's entry, because the entry becomes invalid if
+    /// the timer is set again. A signal that had been merged into it would then be lost.
     pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
         info.signal.is_queued() || !self.sent.has(info.signal) || is_of_timer(info)
     }
@@ -82,12 +82,12 @@ impl Pending {
         core::mem::swap(&mut self.queue, other);
     }
 
-    /// Adds a signal. A standard signal that was sent already is not added again. If the caller gives a payment, it has
+    /// Adds a signal. A standard signal that was sent already is not added again. A caller that passes a payment has
     /// ensured that the queue has a free entry.
     ///
-    /// Without a payment the signal gets no entry and no details. Standard signals and those of `kill` then become
-    /// pending without details. Other signals are refused, as on Linux. Signals of timers are refused too, because
-    /// their details name the timer.
+    /// Without a payment the signal gets no entry and no details. Standard signals, and real-time signals of `kill`,
+    /// then become pending without details. Other signals are refused, as on Linux. Signals of timers are refused too,
+    /// because their details name the timer.
     pub(crate) fn add(&mut self, info: SigInfo, payment: Payment) -> Result<(), Full> {
         if !self.wants_place(&info) {
             return Ok(());
@@ -113,7 +113,7 @@ impl Pending {
         let at = self.queue.iter().position(|(info, _)| info.signal == signal);
         let found = at.and_then(|at| self.queue.remove(at)).map(|(info, _)| info);
         if !found.as_ref().is_some_and(is_of_timer) {
-            // As on Linux, this entry also stands for the same signal sent without an entry.
+            // The signal may also have been sent without an entry. As on Linux, this entry then stands for both.
             let more = found.is_some() && self.holds(at, |info| info.signal == signal && !is_of_timer(info));
             self.set_sent(signal, more);
         }
@@ -130,8 +130,8 @@ impl Pending {
         self.sent = if sent { self.sent.with(signal) } else { self.sent.without(SigSet::of(&[signal])) };
     }
 
-    /// Clears `signal` in `set`, unless it is still pending. Called after its first entry was removed, at index `at`.
-    /// `None`: there was no entry.
+    /// Clears `signal` in `set`, unless `signal` is still pending. Called after the first entry of `signal` was
+    /// removed, at index `at`. `None`: there was no entry.
     fn see_what_is_left(&mut self, signal: Signal, at: Option<usize>) {
         let stays = self.sent.has(signal) || at.is_some() && self.holds(at, |info| info.signal == signal);
         if !stays {
@@ -210,7 +210,8 @@ impl PendingQueue {
         self.put(info, Payment::OfTimer)
     }
     fn put(&self, info: SigInfo, mut payment: Payment) -> Result<(), Full> {
-        // Declared before the lock is acquired, so that it is freed after the lock is released.
+        // The variable is declared before the lock is acquired, so that the old queue is freed after the lock is
+        // released.
         let mut larger = Entries::new();
         loop {
             let mut queue = self.queue.lock();
@@ -237,7 +238,8 @@ impl PendingQueue {
         self.take_and(wanted, |_| {})
     }
     /// Removes the first signal of `wanted`, to deliver it. If the signal may stop the process, sets `stop_taken`
-    /// before the queue's set changes. So a SIGCONT always finds the stop signal: in the queue, or by this flag.
+    /// before the queue's set changes. So the sender of a SIGCONT always finds the stop signal: in the queue, or by the
+    /// flag.
     pub fn take_to_deliver(&self, wanted: SigSet, stop_taken: &AtomicBool) -> Option<SigInfo> {
         self.take_and(wanted, |info| {
             if SigSet::STOPPING.has(info.signal) {
@@ -262,7 +264,7 @@ impl PendingQueue {
         }
         info
     }
-    /// Removes the signals in `gone` and updates the set. Returns whether one of them was a timer's. The caller then
+    /// Removes the signals in `gone` and updates the set. Returns whether one of them was a timer's. If so, the caller
     /// lets that timer continue.
     pub fn discard(&self, gone: SigSet) -> bool {
         if self.set().and(gone).is_empty() {
@@ -418,7 +420,8 @@ mod tests {
         let user = Counted::new();
         let all = SigSet(u64::MAX);
         let plain = |n| SigInfo { code: code::USER, ..SigInfo::kernel(with_value(n, 0).signal) };
-        // A `kill` has an entry of its own beside the timer's entry. A second `kill` is merged into the first.
+        // A signal of `kill` has an entry of its own beside the timer's entry. A second signal of `kill` is merged into
+        // the first.
         let p = PendingQueue::new();
         p.add_of_timer(of_timer(14, 0)).expect("memory");
         for value in [1, 2] {
@@ -451,7 +454,7 @@ mod tests {
         p.add_of_timer(of_timer(40, 2)).expect("memory");
         for setting in 0..1000 {
             p.add_of_timer(of_setting(setting)).expect("memory");
-            // Neither the signal of another timer nor that of another setting is removed.
+            // A removal with another timer's id, or with another setting's number, removes nothing.
             p.remove_of_timer(1, setting);
             p.remove_of_timer(3, setting + 1);
             assert_eq!(p.queue.lock().places().0, 2);
@@ -469,7 +472,7 @@ mod tests {
         for (number, id) in [(40, 0), (41, 1)] {
             p.add_of_timer(of_timer(number, id)).expect("memory");
         }
-        // A `kill` without an entry, beside the entry of a timer.
+        // A signal of `kill` without an entry, beside the entry of a timer's signal.
         let usr1 = with_value(10, 0).signal;
         p.add_of_timer(of_timer(10, 2)).expect("memory");
         p.add(with_value(10, 0), None).expect("a standard signal");

@@ -2,9 +2,9 @@
 //!
 //! # Publish, fence, look
 //! A sender makes a signal pending, executes a fence, and reads the masks. A thread publishes its mask, executes a
-//! fence, and reads the pending signals. At least one of the two sees the other's store. So no signal is lost if a
-//! thread unblocks it while a sender finds that all threads block it. A thread that begins or ends a wait for signals
-//! publishes the awaited signals in the same way.
+//! fence, and reads the pending signals. Because of the two fences, the sender sees the new mask, or the thread sees
+//! the pending signal. So no signal is lost if a thread unblocks it while a sender finds that all threads block it. A
+//! thread that begins or ends a wait for signals publishes the awaited signals in the same way.
 //!
 //! # One thread is notified
 //! A sender notifies one thread of a signal that is pending for the process. If that thread then blocks the signal or
@@ -19,11 +19,11 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 /// The fields of a thread that the senders of its signals use.
 #[derive(Clone, Copy)]
 pub struct Receiver<'a> {
-    /// As [`Thread::work`](crate::Thread::work).
+    /// The field [`Thread::work`](crate::Thread::work).
     pub work: &'a AtomicU32,
-    /// As [`Thread::blocked`](crate::Thread::blocked).
+    /// The field [`Thread::blocked`](crate::Thread::blocked).
     pub blocked: &'a AtomicU64,
-    /// As [`Thread::awaited`](crate::Thread::awaited).
+    /// The field [`Thread::awaited`](crate::Thread::awaited).
     pub awaited: &'a AtomicU64,
     /// The queue of the thread's own pending signals.
     pub own: &'a PendingQueue,
@@ -105,7 +105,8 @@ impl Receiver<'_> {
     }
 
     /// Checks for a signal of `wanted`, which `take` removes from a queue. `ends` returns a reason to end without a
-    /// signal. If there is neither, the thread sleeps and then calls this again. Called by the thread itself.
+    /// signal. If there is neither a signal nor a reason, the caller sleeps and then calls this method again. Called by
+    /// the thread itself.
     #[inline]
     pub fn wait<T, E>(
         self,
@@ -135,7 +136,8 @@ impl Receiver<'_> {
         let result = result.or_else(|why| take().ok_or(why));
         // Sets the flag again for other signals that were sent while it was clear.
         self.look();
-        // A sender that found the signal awaited by this thread has notified no other thread.
+        // A sender that found its signal awaited by this thread has notified no other thread. This thread no longer
+        // waits, so the caller notifies another thread of the awaited signals that this thread blocks.
         let left = if mutant(Mutant::AwaitKeepsNotified) { SigSet::EMPTY } else { self.process.set().and(wanted) };
         Wait::Over { result, left: left.and(self.blocked()) }
     }

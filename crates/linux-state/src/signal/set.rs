@@ -41,8 +41,8 @@ impl Signal {
     pub const fn number(self) -> u8 {
         self.0
     }
-    /// Whether the signal is a real-time signal. Those are queued, and not merged with a pending signal of the same
-    /// number.
+    /// Whether the signal is a real-time signal. Real-time signals are queued, and not merged with a pending signal of
+    /// the same number.
     pub const fn is_queued(self) -> bool {
         self.0 >= 32
     }

@@ -34,7 +34,7 @@ impl NetlinkPorts {
         let mut used = self.used.lock();
         let port = match used.contains_key(&wish) {
             false => wish,
-            // One more id is tried than ids are in use, so at least one of them is free.
+            // The loop tries one id more than ids are in use, so it finds a free id.
             true => (0..=used.len() as u32)
                 .map(|n| random.wrapping_add(n) | HIGH)
                 .find(|port| !used.contains_key(port))

@@ -73,7 +73,8 @@ mod tests {
                 for from in [0, 7 << SHIFT, (4 << 20) << SHIFT] {
                     let after = |periods: u64| (0..periods).fold(from, |a, _| decayed(a, decay, threads));
                     let gap = |average: u64| average.abs_diff(threads << SHIFT) as f64;
-                    // After its time, an e-th of the difference is left. After forty times that, none is left.
+                    // After an average's own time (1, 5 or 15 minutes), 1/e of the difference is left. After forty
+                    // times this time, no difference is left.
                     let (left, expected) = (gap(after(minutes * 12)), gap(from) / core::f64::consts::E);
                     assert!(
                         (left - expected).abs() <= expected / 100.0 + 200.0,

@@ -71,7 +71,7 @@ impl Shown {
 pub struct Positions {
     /// The number of the next line to read.
     pub next: u64,
-    /// The number of bytes of that line that were read already.
+    /// The number of bytes of line `next` that were read already.
     pub partial: usize,
     /// Lines before this number were cleared.
     pub clear: u64,
@@ -84,7 +84,7 @@ pub struct Log {
     /// `kernel.printk`: the console's level, the level of messages without one, the console's lowest level, the
     /// console's first level.
     levels: [AtomicI32; 4],
-    /// The console's level from before it was turned off; 0 while it is on.
+    /// The console's log level before the console was turned off; 0 while the console is on.
     pub saved: AtomicI32,
 }
 

@@ -1,7 +1,7 @@
 //! Numeric settings in `/proc/sys` that the kernel stores. Each has an initial value and bounds.
 //!
-//! The comment of a setting says whether the kernel acts on it. The other settings are only stored, because programs
-//! read them, or administrators set them at boot.
+//! The comment of a setting says whether the kernel acts on the setting. A setting that is only stored exists because
+//! programs read it, or administrators set it at boot.
 
 use crate::Errno;
 use quire_sync::atomic::{AtomicI64, Ordering};
@@ -108,18 +108,19 @@ settings! {
     /// `kernel.randomize_va_space`: 0 gives each program the same addresses. 1 and 2 both randomise them.
     Randomize: 2, 0, 2;
     /// `kernel.sched_rt_runtime_us`: how long real-time threads may use a CPU in each period while other threads wait;
-    /// -1: no limit. The kernel acts on this setting and the next two.
+    /// -1: no limit. The kernel acts on this setting, on `RealTimePeriod` and on `RoundRobin`.
     RealTimeRuntime: 950_000, -1, INT;
-    /// `kernel.sched_rt_period_us`: the length of that period.
+    /// `kernel.sched_rt_period_us`: the length in microseconds of the period for the limit on real-time threads.
     RealTimePeriod: 1_000_000, 1_000, INT;
     /// `kernel.sched_rr_timeslice_ms`: the time slice of `SCHED_RR`. Values of 0 and below mean the initial value.
     RoundRobin: 100, i32::MIN as i64, INT;
     /// `vm.overcommit_memory`. 0: a single request for more than RAM and swap is refused. 1: no request is refused. 2:
-    /// the commit charge of all programs has a limit. The kernel acts on this setting and the next two.
+    /// the commit charge of all programs has a limit. The kernel acts on this setting, on `OvercommitRatio` and on
+    /// `OvercommitKib`.
     OvercommitMode: 0, 0, 2;
     /// `vm.overcommit_ratio`: the limit of mode 2 as a percentage of memory, to which swap is added.
     OvercommitRatio: 50, 0, INT;
-    /// `vm.overcommit_kbytes`: the same limit in KiB, used if it is not 0.
+    /// `vm.overcommit_kbytes`: the limit of mode 2 in KiB. If it is not 0, it replaces the ratio.
     OvercommitKib: 0, 0, i64::MAX;
     /// `net.ipv6.bindv6only`: the initial value of IPV6_V6ONLY. The kernel acts on it.
     OnlySix: 0, 0, 1;

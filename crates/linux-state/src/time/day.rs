@@ -1,9 +1,9 @@
-//! Waits until a time of day. Their deadlines follow the clock when it is set.
+//! Waits until a time of day. The deadlines of such waits follow the clock when it is set.
 //!
-//! The scheduler's timers know only times since boot. So a call that waits until a time of day converts it. Before
-//! that, the call marks its thread. Setting the clock ends the calls of marked threads, as a signal without a handler
-//! would. Each call is restarted with its original arguments, and converts the time again. The exception is a
-//! `FUTEX_WAIT_REQUEUE_PI` that was moved to its lock: it ends with EAGAIN, as after a signal.
+//! The scheduler's timers know only times since boot. So a call that waits until a time of day first marks its thread,
+//! and then converts the time. Setting the clock ends the calls of marked threads, as a signal without a handler would.
+//! The kernel restarts each such call with its original arguments, and the call converts the time again. The exception
+//! is a `FUTEX_WAIT_REQUEUE_PI` that was moved to its lock: it ends with EAGAIN, as after a signal.
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -61,7 +61,8 @@ impl<M: Machine> Linux<M> {
 #[inline]
 pub fn translate<R>(flags: &AtomicU32, read: impl FnOnce() -> R) -> R {
     flags.fetch_or(work::BY_DAY, Ordering::Relaxed);
-    // Either `read` finds the new time, or the thread that sets the clock finds the mark.
+    // The mark is stored before the fence, and `read` loads the clock after it. The setter stores the clock, executes a
+    // fence, and loads the marks. So `read` finds the new time, or the setter finds the mark.
     if !mutant(Mutant::DayMarkNoFence) {
         fence_after_rmw();
     }
@@ -76,7 +77,7 @@ pub(crate) fn published() {
     }
 }
 
-/// Ends the wait of the thread with the work flags `flags`, if it is marked. Returns whether it is marked.
+/// Ends the wait of the thread with the work flags `flags`, if that thread is marked. Returns whether it is marked.
 pub fn notify(flags: &AtomicU32) -> bool {
     if mutant(Mutant::DayNotifyNotAtomic) {
         let marked = flags.load(Ordering::Acquire) & work::BY_DAY != 0;

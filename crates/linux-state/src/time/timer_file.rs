@@ -67,7 +67,7 @@ struct Course {
     of_day: bool,
     /// Whether a read reports a change of the time of day as an error (`TFD_TIMER_CANCEL_ON_SET`).
     reports: bool,
-    /// Whether such a change has not been reported yet.
+    /// Whether the time of day has changed and no read has reported the change yet.
     changed: bool,
 }
 
@@ -106,10 +106,11 @@ impl Course {
 /// An open timer file.
 pub struct TimerFile<M: Machine> {
     timer: Timer,
-    /// The links of the list of expired files, and whether the file is on it. Guarded by that list's lock.
+    /// The links of the list of expired files, and whether the file is on it. The list's lock guards both fields.
     among_expired: Links<TimerFile<M>>,
     is_expired: AtomicBool,
-    /// The same for the list of files whose deadline is a time of day.
+    /// The links of the list of files whose deadline is a time of day (`of_day`), and whether the file is on that list.
+    /// That list's lock guards both fields.
     among_of_day: Links<TimerFile<M>>,
     is_of_day: AtomicBool,
     itself: Weak<TimerFile<M>>,
@@ -188,12 +189,12 @@ impl<M: Machine> TimerFiles<M> {
         }
     }
 
-    /// Called when the time of day was set. Absolute timers on that clock are armed again, and some files report the
-    /// change.
+    /// Called when the time of day was set. Absolute timers on the time of day are armed again, and some files report
+    /// the change.
     #[cold]
     pub fn day_changed(&self) {
-        // Each file is moved from the front to the end, as often as there are files. A file that is removed meanwhile
-        // only makes the loop visit some files twice.
+        // Each step visits the first file of the list, and moves it to the end. There are as many steps as the list had
+        // files. If a file is removed during the loop, the loop visits some files twice, which is harmless.
         let files = self.of_day.lock().len;
         for _ in 0..files {
             let file = {
@@ -214,7 +215,7 @@ impl<M: Machine> TimerFiles<M> {
 }
 
 impl<M: Machine> TimerFile<M> {
-    /// A file whose timer is off. `day`: its clock is the time of day. `alarm`: setting it needs a capability.
+    /// A file whose timer is off. `day`: its clock is the time of day. `alarm`: setting the timer needs a capability.
     pub fn new(
         all: &'static TimerFiles<M>,
         scheduler: &'static Scheduler<M>,
@@ -255,7 +256,8 @@ impl<M: Machine> TimerFile<M> {
         }
     }
 
-    /// Arms the timer again if it has not expired yet. Called after its callback has run, which disarmed it.
+    /// Arms the timer again if it has not expired yet. Called after the timer's callback has run. The expiry has
+    /// disarmed the timer.
     fn go_on_if_early(&self) {
         let course = self.course.lock();
         if course.is_ahead(self.now(&course)) {
@@ -300,7 +302,7 @@ impl<M: Machine> TimerFile<M> {
         self.list_of_day(of_day && (course.armed || reports));
         self.arm(&course);
         drop(course);
-        // The waiters check again, because the file may have become ready, or is no longer ready.
+        // The waiters are notified, so that they check again whether the file is ready under the new setting.
         self.readiness.notify();
         (old, was_changed)
     }

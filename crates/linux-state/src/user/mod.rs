@@ -134,8 +134,8 @@ impl<A: UserAccess> UserMemory<'_, A> {
         }
     }
 
-    /// Appends the bytes from user address `from` up to a zero byte to `out`, at most `want` bytes. Returns their
-    /// number, which is below `want` if there was a zero byte. The caller has reserved room in `out`.
+    /// Appends the bytes from user address `from` up to a zero byte to `out`, at most `want` bytes. Returns the number
+    /// of appended bytes, which is below `want` if there was a zero byte. The caller has reserved room in `out`.
     pub fn read_string_step(&self, from: u64, out: &mut Vec<u8>, want: usize) -> Result<usize, Errno> {
         let room = USER_END.checked_sub(from).filter(|room| *room > 0).ok_or(Errno::EFAULT)?;
         let allowed = want.min(out.capacity() - out.len()).min(room as usize);

@@ -32,8 +32,8 @@ impl Vectors {
         Ok(Vectors::One([[at, len]]))
     }
 
-    /// The `count` vectors at user address `at`. EINVAL if their number or a length is out of range; EFAULT if one is
-    /// not in user space.
+    /// The `count` vectors at user address `at`. EINVAL if their number or a length is out of range; EFAULT if a buffer
+    /// is not in user space.
     pub fn many<A: UserAccess>(user: &UserMemory<'_, A>, at: u64, count: u64) -> Result<Self, Errno> {
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
         let mut all: Vec<IoVec> = user.read_many(at, count, VECTORS)?;
@@ -112,7 +112,7 @@ impl<A: UserAccess> UserTransfer<'_, A> {
         self.left -= moved;
     }
 
-    /// Ends a long transfer of a killed thread: it has no more room, and no more bytes.
+    /// Ends a long transfer if the thread was killed: then the transfer has no more room and no more bytes.
     fn look(&mut self) {
         if self.user.0.killed() {
             (self.here, self.vectors, self.left) = (0, &[], 0);
@@ -183,7 +183,7 @@ pub struct MessageHeader {
     pub control_len: u64,
 }
 
-/// The size of the longest socket address in bytes. Linux truncates longer ones.
+/// The size of the longest socket address in bytes. Linux truncates longer addresses.
 const NAME_MOST: i32 = 128;
 
 impl MessageHeader {

@@ -2,8 +2,8 @@
 // one page.
 //
 // All references are differences of labels, so the image needs no relocation and works at any address. The code uses no
-// stack and calls nothing, so the same unwinding rule applies to each of its instructions. The clock page is the page
-// before the image. `page.rs` describes its fields and the rules of its count.
+// stack and calls nothing, so one unwinding rule applies to all of its instructions. The clock page is the page before
+// the image. `page.rs` describes its fields and the rules of its count.
 
     .pushsection .rodata.quire_vdso, "a", @progbits
     .balign 64
@@ -94,7 +94,7 @@ quire_vdso_image:
     .asciz "LINUX_2.6"
 .Lvdso_strings_end:
 
-    // ---- versions: the version of each symbol, then the definitions (that of the file itself, and Linux's)
+    // ---- versions: the version of each symbol, then the definitions (of the file itself, and of Linux)
     .balign 2
 .Lvdso_versions:
     .short 0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2

@@ -3,15 +3,15 @@
 //! # What lives here
 //! The shared object (`image`, assembled from `image.s`), the clock words that its code reads (`page`), and the memory
 //! object with both pages. `exec` maps this object for each program. The two pages belong to the machine and are never
-//! freed. A mapping of them needs an entry and a backing, but no page of its own. Its PTEs are in the page table that
-//! the stack needs anyway.
+//! freed. A mapping of the two pages needs a map entry and a backing, which records the mapped part of an object. The
+//! mapping needs no frame of its own. Its PTEs are in the page table that the stack needs in any case.
 //!
 //! # Invariants
 //! - No mapping of the object allows stores, neither now nor later (`max_prot`).
-//! - Where both pages are mapped, the page before the image is the clock page. If a program moves only one of them, the
-//!   image reads other bytes there, or faults.
-//! - A clock that a program computes agrees with the same clock of a system call. Both use the same clock words, the
-//!   same rounding, and one reading of the TSC.
+//! - Where both pages are mapped, the page before the image is the clock page. If a program moves only one of the
+//!   pages, the image reads other bytes in place of the clock page, or faults.
+//! - A clock that a program computes agrees with the clock that a system call returns. Program and kernel use the same
+//!   clock words, the same rounding, and one reading of the TSC.
 
 mod image;
 pub mod page;
@@ -35,7 +35,7 @@ pub const PAGES: u64 = 2;
 pub struct Vdso<M: Machine> {
     object: ObjectRef<M>,
     page: &'static ClockPage,
-    /// Held by a writer of the clock page.
+    /// A thread holds this lock while it writes the clock page.
     writing: SpinLock<()>,
 }
 
@@ -61,8 +61,8 @@ impl<M: Machine> Vdso<M> {
         Ok(Vdso { object, page, writing: SpinLock::new(Rank::OWNED, ()) })
     }
 
-    /// Sets the wall clock, for system calls and for programs that compute it. `new` gets the present time and returns
-    /// the new one, in nanoseconds since 1970. If `new` fails, the clock does not change.
+    /// Sets the wall clock, for system calls and for programs that compute the time themselves. `new` gets the present
+    /// time and returns the new one, in nanoseconds since 1970. If `new` fails, the clock does not change.
     pub fn change_realtime(&self, machine: &M, new: impl FnOnce(u64) -> Result<u64, Errno>) -> Result<(), Errno> {
         let _alone = self.writing.lock();
         let ns = new(machine.realtime())?;
@@ -73,8 +73,8 @@ impl<M: Machine> Vdso<M> {
         Ok(())
     }
 
-    /// Maps both pages at `at`, and returns the image's address. `None` if a mapping of the program is there already.
-    /// The program then makes system calls.
+    /// Maps both pages at `at`, and returns the image's address. `None` if a mapping of the program uses these
+    /// addresses already. The program then makes system calls.
     pub fn map(&self, space: &SpaceRef<M>, at: u64) -> Result<Option<u64>, Errno> {
         let part = |page: u64, prot, tag| {
             let at = Placement::FixedNoReplace(at + page * PAGE_SIZE);

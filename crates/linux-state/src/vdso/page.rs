@@ -53,7 +53,7 @@ impl ClockPage {
     }
 
     /// Stores the clock that `set` returns, as one step for readers. Readers make system calls from before `set` begins
-    /// until the new words are stored. So `set` may change the clock of system calls, and no reader then computes the
+    /// until the new words are stored. So when `set` changes the clock of system calls, no reader still computes the
     /// old clock.
     ///
     /// # Requires

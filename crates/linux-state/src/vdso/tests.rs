@@ -150,7 +150,7 @@ fn every_symbol_is_a_function_of_the_code_with_linuxs_version() {
         assert!(code.address() <= s.address() && s.address() + s.size() <= code.address() + code.size());
         assert_eq!(half(entry(elf::DT_VERSYM) + 2 * s.index().0), 2);
     }
-    // The version definitions: first that of the file itself, then Linux's.
+    // The version definitions: first the definition of the file itself, then Linux's.
     let (mut at, mut found) = (entry(elf::DT_VERDEF), Vec::new());
     for _ in 0..entry(elf::DT_VERDEFNUM) {
         let name = text(entry(elf::DT_STRTAB) + word(at + word(at + 12) as usize) as usize);
@@ -361,7 +361,7 @@ fn other_clocks_and_wrong_ones_are_left_to_the_system_call() {
     const EINVAL: c_int = 22;
     let mapped = Mapped::new();
     mapped.page().publish(still(5));
-    // The low bits of 32 and 33 are those of the valid clocks 0 and 1.
+    // The low five bits of 32 and 33 equal the valid clocks 0 and 1.
     for wrong in [-1, 12, 31, 32, 33, 64, i32::MAX, i32::MIN] {
         assert_eq!(mapped.call("clock_gettime", wrong).0, -EINVAL, "clock {wrong}");
         assert_eq!(mapped.call("clock_getres", wrong).0, -EINVAL, "clock {wrong}");

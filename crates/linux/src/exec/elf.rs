@@ -44,7 +44,7 @@ pub struct Segment {
     pub memory_len: u64,
     /// The number of bytes that come from the file. The rest of the segment is zero.
     pub file_len: u64,
-    /// The offset of these bytes in the file.
+    /// The offset in the file of the bytes that come from the file.
     pub offset: u64,
     /// The segment's protection.
     pub prot: Prot,
@@ -53,8 +53,8 @@ pub struct Segment {
 /// The contents of the program headers.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// The segments to map: at least one, none empty, in ascending order. Each begins in a later page than the segment
-    /// before.
+    /// The segments to map, in ascending order. There is at least one segment, and no segment is empty. Each segment
+    /// begins in a later page than the segment before it.
     pub segments: Vec<Segment>,
     /// The offset and the length of the interpreter's path in the file.
     pub interpreter: Option<(u64, usize)>,

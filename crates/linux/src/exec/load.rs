@@ -87,7 +87,7 @@ const LOWEST_NEAR: u64 = 256 * GIB;
 
 /// The number of possible places of the vDSO between stack and mappings. They are one page apart.
 const VDSO_PLACES: u64 = 16;
-/// The size of the range of these places in bytes.
+/// The size in bytes of the range that the possible places of the vDSO cover.
 const VDSO_ROOM: u64 = (VDSO_PLACES - 1 + vdso::PAGES) * PAGE_SIZE;
 
 /// The gap between program and heap, from bits of `random` that are not used for other choices.
@@ -105,11 +105,11 @@ impl Places {
     }
 
     /// Places by `random` bits for a program at low, fixed addresses, whose heap follows it. Such a program needs page
-    /// tables there in any case. Stack and mappings share the entry of the root table with the program, so a small
-    /// process needs one table page less. The heap can grow to at least 128 GiB.
+    /// tables for low addresses in any case. Stack and mappings share the entry of the root table with the program, so
+    /// a small process needs one table page less. The heap can grow to at least 128 GiB.
     fn near_from_bits(random: u64) -> Places {
         // 8 bits choose a gigabyte. 9 bits choose a page table in it, because the gigabyte is otherwise empty. 7 bits
-        // choose a page, as in `from_bits`. That is two bits less than there.
+        // choose a page, as in `from_bits`. Together these are 24 bits, and `from_bits` uses 26.
         let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
         // The heap follows the program, so `heap` is unused.
@@ -161,7 +161,7 @@ impl Places {
 pub struct Loaded<M: Machine> {
     /// The new address space.
     pub space: SpaceRef<M>,
-    /// The address of the first instruction. If there is an interpreter, it is the interpreter's.
+    /// The address of the first instruction: that of the interpreter if there is one, otherwise that of the program.
     pub entry: u64,
     /// The heap, which is still empty.
     pub heap: Heap,

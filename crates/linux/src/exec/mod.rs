@@ -1,9 +1,9 @@
 //! Execution of programs: `execve`, and process 1.
 //!
 //! All steps that can fail with an error to the caller come first. They open and read files, collect arguments, and map
-//! segments in a new address space that no thread uses yet. Then the other threads are ended, and the old memory is
-//! left. Text and data are mapped from the file's object, so no page is copied. The rest of the last data page, after
-//! the file's bytes, is zeroed by an ordinary private write.
+//! segments in a new address space that no thread uses yet. Then the caller ends the other threads and leaves the old
+//! address space. Text and data are mapped from the file's object, so no page is copied. The rest of the last data
+//! page, after the file's bytes, is zeroed by an ordinary private write.
 
 pub mod elf;
 pub mod load;
@@ -46,7 +46,7 @@ pub struct Prepared<M: Machine> {
     pub regs: UserRegs,
     /// The program's name.
     pub name: Name,
-    /// The contents of the stack. They are written when the address space is active.
+    /// The contents of the stack. They are written after the address space has become active.
     stack: Stack,
     /// Ranges that must be zeroed, because their pages map a file.
     tails: [Option<(u64, usize)>; 2],
@@ -256,7 +256,8 @@ struct Unshared<M: Machine> {
 /// The caller is the only thread of its process.
 fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, Errno> {
     let (files, fs) = (ctx.files()?, ctx.fs()?);
-    // SAFETY: the only thread of the process runs this, and this view ends before the thread replaces the actions.
+    // SAFETY: the only thread of the process runs this, and the view in `actions` ends before the thread replaces the
+    // actions.
     let actions = unsafe { ctx.process().actions.get() };
     Ok(Unshared {
         files: if Arc::strong_count(files) > 1 { Some(files.fork()?) } else { None },
@@ -267,8 +268,8 @@ fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, 
         } else {
             None
         },
-        // `shares_directories` has counted before. Another thread may have made a process since then that shares the
-        // directories.
+        // `shares_directories` has checked for sharing before the other threads ended. Since then, one of these threads
+        // may have made a process that shares the directories. So the reference count is read again.
         fs: if sets_ids && Arc::strong_count(fs) > 1 { Some(fs.fork()?) } else { None },
     })
 }
@@ -298,9 +299,9 @@ fn become_program<M: Machine>(
         // SAFETY: the caller is the only thread of its process, and holds no view of the actions.
         drop(unsafe { process.actions.replace(own) });
     }
-    // SAFETY: the caller is the only thread of its process, so none replaces the actions meanwhile.
+    // SAFETY: the caller is the only thread of its process, so no thread replaces the actions during the call.
     unsafe { process.actions.get() }.reset_handlers();
-    // SAFETY: the thread itself runs this, and holds no view of these.
+    // SAFETY: the thread itself runs this, and holds no view of its alternate stack or its restart state.
     unsafe {
         me.alt_stack.replace(AltStack::default());
         me.restart.replace(None);
@@ -314,7 +315,8 @@ fn become_program<M: Machine>(
     me.rseq.set(Rseq::NONE);
     take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
-    // As on Linux, the exit signal that was given to `clone` was for the old program.
+    // As on Linux, the new program's exit signal is SIGCHLD, because the signal passed to `clone` was for the old
+    // program.
     process.exit_signal.store(quire_linux_state::signal::Signal::CHLD.number(), Ordering::Relaxed);
     if let Some(own) = unshared.fs {
         ctx.replace_fs(own);
@@ -353,8 +355,8 @@ fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
 }
 
 /// Whether another process shares the caller's working and root directories. Such a process could change them while a
-/// program with more rights runs. Readers raise the reference count for a moment, so a count that is too high is read
-/// again.
+/// program with more rights runs. Readers in other threads raise the reference count for a moment. So a count above the
+/// number of references that this process's threads hold is read again, up to `LOOKS` times.
 fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     const LOOKS: u32 = 64;
     let fs = ctx.fs()?;
@@ -421,7 +423,8 @@ fn exec<M: Machine>(
         limits,
         |file| {
             let set = file.set_ids();
-            // Most files set no ids. Then sharing of the directories does not matter, and is not checked.
+            // If the file sets no ids, the program gains no rights. Then shared directories are harmless, and the check
+            // is skipped.
             let shared = set != SetIds::default() && shares_directories(ctx).unwrap_or(true);
             let transformed = old.transform(set, confined, shared);
             /// The flag of `personality` that disables random addresses.
@@ -433,8 +436,9 @@ fn exec<M: Machine>(
         },
     )?;
     let new = new.ok_or(Errno::ENOEXEC)?;
-    // If there are other threads, exec cannot fail after they were ended. Resources that are shared with other
-    // processes are copied after that point, because the other threads may change them until then.
+    // After exec has ended other threads, it cannot return an error, because these threads cannot come back. Then a
+    // failure ends the process. Resources that are shared with other processes are copied after that point, because
+    // the other threads may change them until then.
     let alone = end_other_threads(ctx)?;
     let unshared = match unshare(ctx, new.sets_ids) {
         Err(error) if alone => return Err(error),

@@ -14,7 +14,7 @@ const MOST: usize = 6 << 20;
 /// The bytes that are allowed for any stack limit.
 const LEAST: usize = 128 << 10;
 
-/// The strings, each with its zero byte, and the offset at which each begins.
+/// Strings in one buffer: `bytes` has all strings, each with its zero byte, and `starts` has the offset of each string.
 #[derive(Default)]
 pub struct Strings {
     bytes: Vec<u8>,

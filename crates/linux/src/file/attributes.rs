@@ -142,7 +142,8 @@ pub fn sys_utimensat<M: Machine>(
         };
         [time(a, an), time(m, mn)]
     };
-    // As on Linux, if both times stay, the path is not checked. Invalid times are refused after invalid paths.
+    // As on Linux, a call that keeps both times does not check the path. Otherwise an invalid path is reported before
+    // invalid times.
     if times == [Ok(Time::Keep); 2] {
         return Ok(0);
     }

@@ -7,8 +7,8 @@
 //!
 //! A notification allocates no memory, because the set reserves a slot on its list when a watch is added.
 //!
-//! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself. The room `nests` bounds the
-//! paths from a file up to the outermost sets, because a change of the file takes all of them.
+//! A set may be in a set, as on Linux no more than `nests::MOST_NESTS` deep, and never in itself. The module `nests`
+//! limits the number of paths from a file up to the outermost sets, because a change of the file follows every path.
 
 use crate::file::path::only;
 use crate::file::poll::{AT_ONCE, deadline_after, deadline_of, end_temporary_mask, poll_bits, temporary_mask, timeout};
@@ -36,7 +36,7 @@ const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLWAKEUP
     | raw::EPOLLET
     | raw::EPOLLEXCLUSIVE;
-/// A set's list may have as many removed watches as the set has watches, plus this number.
+/// The list of a set with `n` watches may also have removed watches: up to `n` plus this number.
 const FEW: usize = 16;
 /// Events that every watch waits for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
@@ -52,13 +52,13 @@ struct Watch<M: Machine> {
     data: AtomicU64,
     /// The watch is on the list of changed watches.
     listed: AtomicBool,
-    /// The watch was removed from the set. The flag is set under the list's lock. From then on the watch is not listed
-    /// again.
+    /// The watch was removed from the set. The flag is set under the list's lock. A watch with this flag is never put
+    /// on the list again.
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
-    /// The watch's set was added to another set. The outer set may be edge-triggered, so it is notified of each change,
-    /// also if the watch is listed already.
+    /// The watch's set was added to another set. The outer set may be edge-triggered, so each change notifies the outer
+    /// set, even if the watch is listed already.
     nested: AtomicBool,
     /// The charge to the set's user while the watch is in the set.
     charge: SpinLock<Option<Charge>>,
@@ -70,14 +70,15 @@ pub struct Epoll<M: Machine> {
     watches: Mutex<Map<i32, Arc<Watch<M>>>>,
     /// The changed watches. The list has a slot for each watch of the set, because a notification cannot fail.
     changed: SpinLock<ChangedWatches<M>>,
-    /// Watches removed from the set since the list was last compacted. Some are still on the list.
+    /// The number of watches that were removed from the set since the list was last compacted. Some of them are still
+    /// on the list.
     left: AtomicUsize,
-    /// Held by a thread that checks the files of changed watches.
+    /// A thread holds this lock while it checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
     /// The set was once added to another set. The flag is set under the lock of `watches`.
     nested: AtomicBool,
-    /// What the last walk over nested sets found.
+    /// The marks and depths that the last walk over nested sets stored for this set.
     walked: nests::Walked,
     itself: Weak<Epoll<M>>,
     /// The user that made the set, who is charged for its watches.
@@ -178,7 +179,7 @@ impl<M: Machine> Epoll<M> {
         lists
     }
 
-    /// Puts a watch on the list. The caller has set its `listed`.
+    /// Puts a watch on the list. The caller has set the watch's `listed` flag.
     fn put(&self, watch: Arc<Watch<M>>, in_front: bool) {
         let mut changed = self.changed.lock();
         if watch.gone.load(Ordering::Relaxed) {
@@ -189,7 +190,7 @@ impl<M: Machine> Epoll<M> {
     }
 
     /// Marks a removed watch so that it is not listed again. `watches` is the number of remaining watches. The caller
-    /// holds their lock, and drops the returned list after it has released the lock.
+    /// holds the lock of `watches`, and drops the returned list after it has released that lock.
     #[must_use]
     fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<ChangedWatches<M>> {
         let changed = self.changed.lock();
@@ -197,8 +198,8 @@ impl<M: Machine> Epoll<M> {
         drop(changed);
         let charge = watch.charge.lock().take();
         drop(charge);
-        // Removed watches use memory as long as they are listed. So their number is limited to that of the set's
-        // watches plus [`FEW`].
+        // Removed watches use memory as long as they are listed. So the list is compacted when the removed watches
+        // outnumber the set's watches by more than [`FEW`].
         if self.left.fetch_add(1, Ordering::Relaxed) < watches + FEW {
             return None;
         }
@@ -243,7 +244,8 @@ impl<M: Machine> Epoll<M> {
             if let Some(readiness) = file.readiness() {
                 readiness.listen(&listener)?;
             }
-            // An existing watch is one of another file, which had this descriptor and is still open elsewhere.
+            // An existing watch belongs to another file, which had this descriptor before and is still open through
+            // another descriptor.
             let before = watches.insert(entry, fd, watch.clone());
             let old = before.as_ref().and_then(|before| self.forget(before, watches.len()));
             (before, old)
@@ -257,7 +259,7 @@ impl<M: Machine> Epoll<M> {
         Ok(())
     }
 
-    /// Lists a new or changed watch whose file is ready. One that is not ready is listed by its next change.
+    /// Lists a new or changed watch whose file is ready. If the file is not ready, its next change lists the watch.
     fn list_if_ready(&self, watch: Arc<Watch<M>>) {
         let ready = watch.file.upgrade().map_or(Ready::empty(), |file| file.ready());
         if poll_bits(ready) & watch.events.load(Ordering::Acquire) != 0 {
@@ -278,7 +280,8 @@ impl<M: Machine> Epoll<M> {
                 return Err(Errno::ENOENT);
             }
             let watch = watches.remove(&fd).ok_or(Errno::ENOENT)?;
-            // This is done under the lock, because the list has slots only for the watches in the set.
+            // The watch is marked as removed while the lock of `watches` is held, because the list has slots only for
+            // the watches in the set.
             let old = self.forget(&watch, watches.len());
             (watch, old)
         };
@@ -288,8 +291,8 @@ impl<M: Machine> Epoll<M> {
     }
 
     /// Takes up to `most` events off the list, and returns their number. `out` is called with the event's index, its
-    /// bits and its data. If `out` fails, the event stays on the list. Its error is returned only if it was the first
-    /// event.
+    /// bits and its data. If `out` fails, the event stays on the list. The error of `out` is returned only if the first
+    /// event failed.
     fn collect(&self, most: usize, out: &mut impl FnMut(usize, u32, u64) -> Result<(), Errno>) -> Result<usize, Errno> {
         let mut n = 0;
         let _alone = self.looking.lock();
@@ -310,8 +313,8 @@ impl<M: Machine> Epoll<M> {
             }
             n += 1;
             if events & raw::EPOLLONESHOT != 0 {
-                // The exchange fails if `EPOLL_CTL_MOD` has set new events since. These are for the next event, so they
-                // stay.
+                // The exchange fails if `EPOLL_CTL_MOD` has set new events since. The new events are for the next
+                // report, so they stay.
                 let _set_anew = watch.events.compare_exchange(events, 0, Ordering::AcqRel, Ordering::Relaxed);
             } else if events & raw::EPOLLET == 0 && !watch.listed.swap(true, Ordering::AcqRel) {
                 self.put(watch, false);
@@ -344,8 +347,8 @@ impl<M: Machine> Epoll<M> {
 fn make_room<T>(list: &SpinLock<Deque<T>>, watches: usize, is_gone: impl Fn(&T) -> bool) -> Result<(), OutOfMemory> {
     let has_room = {
         let list = list.lock();
-        // A watch that is being checked has left the list and may come back. Some listed watches are removed ones. So
-        // there must be `watches` free slots besides the listed watches.
+        // A watch that is being checked has left the list and may come back. Some listed watches have been removed from
+        // the set. So the list must have `watches` free slots besides the listed watches.
         list.capacity() - list.len() >= watches
     };
     if has_room {
@@ -377,7 +380,8 @@ impl<M: Machine> Watch<M> {
         // `listed` is cleared before the check, so that a change after the check lists the watch again.
         self.listed.store(false, Ordering::SeqCst);
         let events = self.events.load(Ordering::Acquire);
-        // A closed file's watch stays in the set until its descriptor is added again, and reports nothing.
+        // After a file was closed, its watch stays in the set and reports nothing. The watch is replaced when a file
+        // with the same descriptor is added.
         let file = if self.gone.load(Ordering::Acquire) { None } else { self.file.upgrade() };
         (file.map_or(0, |file| poll_bits(file.ready()) & events), events)
     }
@@ -531,7 +535,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -
     let EpollWait { to, most, deadline, .. } = sleep;
     let file = sleep.file.clone();
     let mut outcome = wait(ctx, sleep);
-    // Collecting events allocates memory. The whole call cannot be repeated, because its deadline may be relative.
+    // If the collection fails for lack of memory, only the collection is repeated. The whole call cannot be repeated,
+    // because its deadline may be relative.
     for _ in 0..ATTEMPTS {
         if outcome != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;
@@ -539,7 +544,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -
         sleep = EpollWait { file: file.clone(), to, most, deadline };
         outcome = wait(ctx, sleep);
     }
-    // This does nothing if the call has no temporary mask.
+    // `end_temporary_mask` does nothing if the call has no temporary mask.
     end_temporary_mask(ctx, outcome)
 }
 

@@ -19,8 +19,9 @@ use quire_linux_state::{Ctx, Errno, Machine};
 const F_DUPFD_QUERY: u32 = 1024 + 3;
 const F_CREATED_QUERY: u32 = 1024 + 4;
 
-/// Whether the file sends signals when it becomes ready (`O_ASYNC`). As on Linux, other nameless files only store the
-/// flag. A `signalfd` must not send signals: it becomes ready by a signal, so each signal would cause another.
+/// Whether the file sends signals when it becomes ready (`O_ASYNC`). As on Linux, nameless files other than inotify
+/// instances only store the flag. A `signalfd` must not send signals: a signal makes the file ready, so each signal
+/// would cause another signal.
 fn signals_readiness<M: Machine>(file: &File<M>) -> bool {
     match file.dentry.inode.kind() {
         FileKind::Fifo | FileKind::Socket | FileKind::CharDevice => true,
@@ -207,7 +208,7 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
 
 /// `flock`
 pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> Result<usize, Errno> {
-    /// Mandatory locks. Linux supports them no more, and returns success.
+    /// The flag for mandatory locks. Linux no longer supports such locks, and returns success.
     const LOCK_MAND: u32 = 32;
     if operation & LOCK_MAND != 0 {
         return Ok(0);

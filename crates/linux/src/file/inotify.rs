@@ -58,7 +58,7 @@ impl Event {
 
 struct Queue {
     events: Deque<Event>,
-    /// The size of all events in bytes, as a reader gets them.
+    /// The size in bytes of the records of all events, in the format that a reader gets.
     bytes: usize,
     /// Events were lost.
     overflowed: bool,
@@ -73,7 +73,7 @@ pub struct Notifier {
     queue: SpinLock<Queue>,
     /// A spin lock, because the end of an inode may be reported from a callback that must not sleep.
     watches: SpinLock<Watches>,
-    /// Held while a watch is made or changed. The value is the number of the next watch.
+    /// A thread holds this lock while it makes or changes a watch. The value is the number of the next watch.
     making: Mutex<i32>,
     most: usize,
     readiness: Readiness,
@@ -104,8 +104,8 @@ impl Notifier {
         self.readiness.notify();
     }
 
-    /// Takes the next event off the queue. Fails if the event does not fit into `room` bytes. `None` if the queue is
-    /// empty.
+    /// Takes the next event off the queue. Fails if the event's record does not fit into `room` bytes. `None` if the
+    /// queue is empty.
     fn take(&self, room: usize) -> Option<Result<Event, FsError>> {
         let mut queue = self.queue.lock();
         let Some(first) = queue.events.front() else {
@@ -187,7 +187,7 @@ impl Stream for Notifier {
         loop {
             let room = sink.room();
             let event = match done {
-                // A record without a name, such as that of an overflow, must fit.
+                // The buffer must have room for the shortest record, which has no name (such as the overflow record).
                 0 if room < HEADER => return Err(FsError::Invalid),
                 0 => self.readiness.wait(io, || self.take(room))??,
                 _ if room < HEADER => return Ok(done),

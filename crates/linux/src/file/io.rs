@@ -36,7 +36,7 @@ pub(super) fn write_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    // The size limit and the right to keep set-id bits matter only for regular files.
+    // `writing` adds the size limit and the right to keep set-id bits. Both matter only for regular files.
     let io = match file.stream() {
         Some(_) => Io { interrupted: &interrupted, ..Io::WAIT },
         None => writing(ctx, &interrupted),
@@ -287,7 +287,7 @@ fn copy<M: Machine>(
     };
     let n = copied.map_err(|e| refused_write(ctx, e))?;
     if failed == Some(FsError::OverLimit) {
-        // As on Linux, which writes up to the limit and refuses the rest.
+        // As on Linux, the bytes up to the size limit are written, and the caller gets the signal for the rest.
         refused_write(ctx, FsError::OverLimit);
     }
     let end = start + n as u64;
@@ -297,9 +297,9 @@ fn copy<M: Machine>(
     Ok((n, end))
 }
 
-/// Copies through a buffer. A copy within one file needs the buffer, because bytes must not be read while they are
-/// written. Generated text needs it too, because its lock must not be held during a wait for the output's lock. An
-/// error after the first bytes ends the copy and is stored in `failed`.
+/// Copies through a buffer. A copy within one file needs the buffer, because the source bytes must not be read while
+/// the same file is written. Generated text needs the buffer because the copy must not hold the text's lock while it
+/// waits for the output's lock. An error after the first bytes ends the copy and is stored in `failed`.
 fn copy_apart<M: Machine>(
     io: &Io<'_>,
     (input, start): (&File<M>, u64),

@@ -12,8 +12,8 @@ use quire_linux_state::machine::Machine;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::{Ctx, Linux};
 
-/// Whether the inode of `file` has another open file. The search misses an open that is under way on another CPU, and a
-/// file that is only in a message.
+/// Whether the inode of `file` has another open file. The search does not find a file that another CPU is just opening,
+/// or a file that is only in a socket message.
 fn is_open_elsewhere<M: Machine>(linux: &Linux<M>, file: &Arc<File<M>>) -> Result<bool, Errno> {
     /// The number of descriptors that are checked in one step.
     const BATCH: usize = 64;
@@ -65,8 +65,8 @@ pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, ki
     let regular = file.regular().ok_or(Errno::EINVAL)?;
     let had = inode.lease_of(own);
     inode.set_lease(own, kind, Leased::of(ctx, file, fd)?).map_err(refused)?;
-    // Other openers count themselves before they look for leases. So either they find this lease, or this call finds
-    // them.
+    // Other openers count themselves before they search for leases, and this call stores the lease before it reads the
+    // counts. So either the opener finds this lease, or this call finds the opener.
     let own_write = u64::from(file.flags().contains(OpenFlags::WRITE));
     let in_use = match kind {
         LeaseKind::Read => Ok(regular.writing.writers() > 0),

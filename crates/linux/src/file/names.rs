@@ -40,7 +40,7 @@ pub fn sys_mknodat<M: Machine>(
         _ => return Err(Errno::EINVAL),
     };
     let (view, found) = walk(ctx, dir, path, Final::Name)?;
-    // Any user may make a white-out. That is character device 0:0, which is no device.
+    // Any user may make a white-out, which is a node for character device 0:0. No such device exists.
     let is_device = match content {
         Create::CharDevice(number) => number != DeviceNumber { major: 0, minor: 0 },
         Create::BlockDevice(_) => true,
@@ -127,7 +127,8 @@ pub fn sys_linkat<M: Machine>(
     let path = ctx.path(old)?;
     let (_, target) = find_path(ctx, old_dir, &path, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
     if path.is_empty() && !ctx.file_credentials().has(Powers::READ_SEARCH) {
-        // A process may have received the descriptor from another user. That does not entitle it to name the file.
+        // A process may have received the descriptor from another user. The descriptor alone does not entitle the
+        // process to link the file under a name.
         return Err(Errno::ENOENT);
     }
     let (view, found) = walk(ctx, new_dir, new, Final::Name)?;

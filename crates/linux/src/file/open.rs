@@ -32,8 +32,8 @@ const IN_PAIRS: u32 = {
     all
 };
 
-/// Linux's flags with ours. The access mode and the flag for large files are not here, because [`open_flags`] always
-/// sets them.
+/// Pairs of a Linux flag and this kernel's flag. The access mode and the flag for large files are left out, because
+/// [`open_flags`] always sets both.
 const PAIRS: [(u32, OpenFlags); 13] = [
     (raw::O_APPEND, OpenFlags::APPEND),
     (raw::O_NONBLOCK, OpenFlags::NONBLOCK),
@@ -202,7 +202,7 @@ impl<M: Machine> Mappable<M> {
         self.file.regular().map(|f| &f.object.0)
     }
 
-    /// Announces a shared mapping that may be written to; see [`quire_fs::inode::RegularFile::to_store`].
+    /// Announces to the file that a writable shared mapping follows; see [`quire_fs::inode::RegularFile::to_store`].
     pub fn to_store(&self) -> Result<Option<ToStore<'_>>, Errno> {
         Ok(self.file.regular().map_or(Ok(None), |file| file.to_store())?)
     }

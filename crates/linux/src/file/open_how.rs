@@ -8,7 +8,7 @@ use quire_heap::Arc;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::{Ctx, Errno, Machine};
 
-/// The size of the first version of `open_how`, and the largest size that programs may pass, in bytes.
+/// The size in bytes of the first version of `open_how` (`SIZE`), and the largest size that programs may pass (`MOST`).
 const SIZE: u64 = 24;
 const MOST: u64 = 4096;
 /// The flags that `open` supports. `openat2` refuses all others.
@@ -56,7 +56,8 @@ fn checked(flags: u64, mode: u64, resolve: u64) -> Result<(u32, u32, Resolve), E
     if flags & u64::from(raw::O_PATH) != 0 && flags & !BESIDE_PATH != 0 {
         return Err(Errno::EINVAL);
     }
-    // RESOLVE_CACHED asks for a walk without I/O, as every walk is here. So only changes of the tree are refused.
+    // RESOLVE_CACHED asks for a walk without I/O. No walk of this kernel does I/O, so only calls that change the tree
+    // are refused.
     if resolve & CACHED != 0 && (makes || flags & u64::from(raw::O_TRUNC) != 0) {
         return Err(Errno::EAGAIN);
     }

@@ -16,7 +16,7 @@ pub(crate) fn attempt<M: Machine, R>(
 ) -> Result<R, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    // As on Linux, a call that has waited already continues to wait, although its file became nonblocking.
+    // As on Linux, a call that has waited before continues to wait, even if its file has become nonblocking since.
     let nonblock = nonblock && thread.park.earlier().is_none();
     let done = call(&Io { nonblock, interrupted: &interrupted, park: Some(&thread.park), ..Io::WAIT });
     debug_assert!(
@@ -30,7 +30,8 @@ pub(crate) fn attempt<M: Machine, R>(
 #[cold]
 pub(crate) fn sleep<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call: StreamCall) -> Errno {
     let park = &ctx.thread.park;
-    // The stored file keeps only its own wait queue alive. Another queue may be freed before the thread wakes.
+    // The stored file keeps only its own wait queue alive. So the thread must be on that queue, because another queue
+    // may be freed before the thread wakes.
     assert!(
         file.readiness().is_some_and(|own| park.is_on(own.sleepers())),
         "a stream lists a thread at another's queue"

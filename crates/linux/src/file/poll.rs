@@ -18,7 +18,7 @@ pub(super) fn poll_bits(ready: Ready) -> u32 {
     u32::from(POLL_BITS[usize::from(ready.bits() & Ready::all().bits())])
 }
 
-/// The `poll` bits of each readiness state, by its bits.
+/// The `poll` bits of each readiness state. The index is the bits of the [`Ready`] value.
 static POLL_BITS: [u16; Ready::all().bits() as usize + 1] = {
     const PAIRS: [(Ready, u32); 6] = [
         (Ready::READ, raw::POLLIN | raw::POLLRDNORM),
@@ -72,7 +72,7 @@ pub(crate) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u6
     Ok(Some((seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanos as u64)))
 }
 
-/// Replaces the signal mask for the time of one call, which ends with [`end_temporary_mask`].
+/// Replaces the signal mask until the call ends with [`end_temporary_mask`]. A null `mask` changes nothing.
 pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: u64) -> Result<(), Errno> {
     if mask == 0 {
         return Ok(());
@@ -86,7 +86,7 @@ pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: 
 }
 
 /// Ends a call that may have a temporary mask. If no signal interrupted the call, the old mask is restored at once. As
-/// on Linux, signals that arrived meanwhile stay pending, because no handler runs unless the call returns EINTR.
+/// on Linux, signals that arrived during the call stay pending, because no handler runs unless the call returns EINTR.
 pub(super) fn end_temporary_mask<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     outcome: Result<usize, Errno>,
@@ -110,7 +110,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Resu
     drop(listening);
     let mut asked = Asked::Many(asked);
     let mut done = poll(ctx, call, &mut asked, deadline);
-    // Another scan allocates memory. The whole call cannot be repeated, because its deadline may be relative.
+    // If the scan fails for lack of memory, only the scan is repeated. The whole call cannot be repeated, because its
+    // deadline may be relative.
     for _ in 0..ATTEMPTS {
         if !done.as_ref().is_err_and(FsOrErrno::is_memory) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;
@@ -158,7 +159,7 @@ impl Asked {
     }
 }
 
-/// The descriptor of an entry and its events, with those that are always awaited.
+/// The descriptor of an entry, and its awaited events. Errors and hang-ups are always awaited.
 fn parts(entry: u64) -> (i32, u32) {
     (entry as u32 as i32, (entry >> 32) as u32 & 0xffff | raw::POLLERR | raw::POLLHUP)
 }
@@ -172,7 +173,8 @@ fn poll<M: Machine>(
     let (PollCall::Poll { fds: at, .. } | PollCall::Ppoll { fds: at, .. }) = call;
     let user = ctx.user();
     let store = |i: usize, result: u32| user.write(at + 8 * i as u64 + 6, &(result as u16)).map_err(Errno::from);
-    // Results are written to user memory as they are found. If the call waits later, it writes all of them again.
+    // Each result is written to user memory when it is found. If the call then waits, the scan after the wake-up writes
+    // all results again.
     let mut n = 0;
     for (i, word) in asked.all().iter().enumerate() {
         let (fd, events) = parts(*word);
@@ -213,8 +215,8 @@ fn poll<M: Machine>(
             if ctx.interrupted() {
                 return Err(FsOrErrno::Fs(FsError::Interrupted));
             }
-            // A scan may sleep on a lock and so consume the wake-up of a change. Therefore changes are checked again
-            // here. From here to the sleep, nothing can consume a wake-up.
+            // The scan above may have slept on a lock, and that sleep may have consumed the wake-up of a change. So
+            // changes are checked again here. Nothing consumes a wake-up between this check and the sleep.
             if !listening.poller.take_changed() {
                 let wait = PollWait { call, asked: asked.take()?, listening };
                 return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(wait), deadline)));

@@ -1,4 +1,4 @@
-//! `/dev/ptmx` and `/dev/pts`: opening the master of a new pair, and the terminal of an existing one.
+//! `/dev/ptmx` and `/dev/pts`: opening the master of a new pair, and the terminal of an existing pair.
 
 use crate::file::open::open_flags;
 use crate::file::terminals::{Groups, claim_at_open, settings};
@@ -140,7 +140,8 @@ impl<M: Machine> Stream for Master<M> {
     }
 }
 
-/// TIOCGPTPEER: opens the terminal of a master, without the caller's view of the file tree.
+/// TIOCGPTPEER: opens the terminal of a master. The node is found in `/dev/pts` even if the caller's root directory
+/// hides it.
 pub fn open_peer<M: Machine>(ctx: &Ctx<'_, M>, master: &Master<M>, flags: u32) -> Result<usize, Errno> {
     let ours = open_flags(flags)? - OpenFlags::CREATE;
     let descriptor = ctx.files()?.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;

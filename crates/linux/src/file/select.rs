@@ -21,8 +21,8 @@ struct Watched<M: Machine> {
     sets: [u64; 3],
 }
 
-/// Reads the caller's three sets of `count` descriptors. The result has the words of the first set, then those of the
-/// others.
+/// Reads the caller's three sets of `count` descriptors. The result has the words of the first set, then the words of
+/// the second and the third set.
 fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<Vec<u64>, Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
     // Descriptors beyond the table cannot be open, and Linux ignores them.
@@ -57,7 +57,7 @@ fn each_asked(asked: &[u64], mut each: impl FnMut(usize, [u64; 3]) -> Result<(),
 }
 
 /// Marks in `found` the sets in which a file is ready, and returns their number. As on Linux, a descriptor that was
-/// closed meanwhile is ready in all sets. Otherwise the call could sleep for ever.
+/// closed during the call is ready in all sets. Otherwise the call could sleep for ever.
 #[inline]
 fn mark<M: Machine>(found: &mut [u64], fd: usize, sets: [u64; 3], file: Option<&File<M>>) -> usize {
     let words = found.len() / 3;
@@ -73,7 +73,7 @@ fn mark<M: Machine>(found: &mut [u64], fd: usize, sets: [u64; 3], file: Option<&
 }
 
 /// Looks for files that are ready. If there are none, the thread sleeps without a kernel stack. With `again`, the call
-/// has slept before, so a descriptor may have been closed meanwhile.
+/// has slept before, so a descriptor may have been closed during the sleep.
 fn select<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     call: SelectCall,
@@ -114,8 +114,8 @@ fn select<M: Machine>(
             if ctx.interrupted() {
                 return Err(Errno::ERESTARTNOHAND);
             }
-            // A scan may sleep on a lock and so consume the wake-up of a change. Therefore changes are checked again
-            // here. From here to the sleep, nothing can consume a wake-up.
+            // The scan above may have slept on a lock, and that sleep may have consumed the wake-up of a change. So
+            // changes are checked again here. Nothing consumes a wake-up between this check and the sleep.
             if !listening.poller.take_changed() {
                 let asked = core::mem::take(asked);
                 return Err(ctx.sleep(Sleep::Select(SelectWait { call, asked, listening }), deadline));
@@ -134,7 +134,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Re
     let SelectWait { call, mut asked, listening } = wait;
     drop(listening);
     let mut done = select(ctx, call, &mut asked, deadline, true);
-    // Another scan allocates memory. The whole call cannot be repeated, because its deadline may be relative.
+    // If the scan fails for lack of memory, only the scan is repeated. The whole call cannot be repeated, because its
+    // deadline may be relative.
     for _ in 0..ATTEMPTS {
         if done != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;

@@ -1,7 +1,7 @@
 //! `splice`, `tee` and `vmsplice`, which move bytes between files and pipes.
 //!
 //! Linux moves pages, and this kernel copies bytes. Programs see the difference only if they change a page after the
-//! call. Then the pipe keeps the old bytes.
+//! call: the pipe here keeps the old bytes.
 
 use crate::file::io::{readable, refused_write, writable, writing};
 use crate::file::path::only;
@@ -35,7 +35,7 @@ fn buffer(len: usize) -> Result<Vec<u8>, Errno> {
     Ok(buffer)
 }
 
-/// Whether the call must not wait, by its flags or by those of a file.
+/// Whether the call must not wait, by its own flags or by the flags of one of its files.
 fn nonblock<M: Machine>(files: &[&File<M>], flags: u32) -> bool {
     flags & NONBLOCK != 0 || files.iter().any(|file| file.flags().contains(OpenFlags::NONBLOCK))
 }
@@ -49,7 +49,9 @@ fn ends(done: usize, result: FsError) -> Result<usize, FsError> {
 /// Waits until `stream` is ready for `what`, or has an error.
 fn wait_for(stream: &dyn Stream, io: &Io<'_>, what: Ready) -> Result<(), FsError> {
     let Some(readiness) = stream.readiness() else { return Ok(()) };
-    // For a write, a hang-up does not end the wait, because a stream that was hung up may stay full for ever.
+    // A hang-up ends only a wait for bytes. A stream that was hung up may still be full, such as the master of a
+    // pseudo-terminal. If a hang-up ended a wait for room, the caller would write in vain and wait again, and never
+    // sleep.
     let end = if what == Ready::READ { Ready::HANGUP | Ready::ERROR } else { Ready::ERROR };
     readiness.wait(io, || stream.ready().intersects(what | end).then_some(()))
 }
@@ -124,7 +126,8 @@ fn out_of<M: Machine>(
                 if let Err(e) = wait_for(&**stream, &waits, Ready::WRITE) {
                     return ends(done, e);
                 }
-                // A stream may be ready and still refuse the bytes. So the loop also ends at a signal.
+                // A stream may be ready each time and still refuse the bytes. The loop would then never end, so a
+                // signal ends it too.
                 if (io.interrupted)() {
                     return ends(done, FsError::Interrupted);
                 }
@@ -201,7 +204,7 @@ fn takes_part<M: Machine>(file: &File<M>, written: bool) -> bool {
     }
 }
 
-/// Does a `sendfile` from a stream without positions to a pipe. `None` if the files are others.
+/// Does a `sendfile` from a stream without positions to a pipe. `None` if the files are of other kinds.
 pub(super) fn stream_to_pipe<M: Machine>(
     ctx: &Ctx<'_, M>,
     from: &File<M>,

@@ -42,8 +42,9 @@ pub fn start<M: Machine>(linux: &'static Linux<M>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the first process's descriptors 0 to 2. With `tty`, they are a terminal on `io`, which becomes the controlling
-/// terminal of process 1. Otherwise descriptors 0 and 1 pass bytes unchanged to `io`, and descriptor 2 to `error`.
+/// Makes the first process's descriptors 0 to 2. With `tty`, all three are a terminal on `io`, which becomes the
+/// controlling terminal of process 1. Otherwise descriptors 0 and 1 pass bytes unchanged to `io`, and descriptor 2 to
+/// `error`.
 pub fn standard_files<M: Machine>(
     system: &System<M>,
     linux: &'static Linux<M>,

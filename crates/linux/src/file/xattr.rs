@@ -104,7 +104,8 @@ fn set<M: Machine>(
         0 => Before::Either,
         raw::XATTR_CREATE => Before::Absent,
         raw::XATTR_REPLACE => Before::Present,
-        // Both flags together always fail: one of them, depending on whether the attribute exists.
+        // Both flags together always fail. An existing attribute violates XATTR_CREATE, and a missing one violates
+        // XATTR_REPLACE.
         _ if found.1.inode.xattr(&attribute).is_some() => Before::Absent,
         _ => Before::Present,
     };

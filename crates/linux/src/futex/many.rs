@@ -14,7 +14,7 @@ use quire_task::futex::Waiter;
 const MOST: u32 = 128;
 /// The size of a `struct futex_waitv` in bytes.
 const ENTRY: u64 = 24;
-/// The flags of a word: a size of 32 bits, and private. Other sizes are refused.
+/// The flags of a word: `SIZE_32` for a size of 32 bits, and `PRIVATE`. Other sizes are refused.
 const SIZE_32: u32 = 2;
 const PRIVATE: u32 = 128;
 const CLOCK_REALTIME: i32 = 0;
@@ -40,7 +40,7 @@ impl Word {
     }
 }
 
-/// The waiters for the words, which are listed in the futex table. The drop takes them off.
+/// The waiters for the words. They are listed in the futex table, and the drop of this value takes them off the table.
 struct Listed<'a, M: Machine> {
     futexes: &'a Futexes<M>,
     scheduler: &'static quire_task::Scheduler<M>,
@@ -54,14 +54,15 @@ impl<M: Machine> Listed<'_, M> {
     /// The first waiter that a wake-up chose.
     fn woken(&self) -> Option<usize> {
         self.waiters[..self.listed].iter().position(|waiter| {
-            // SAFETY: the waiter is listed, or a wake-up has chosen it and no call has seen that yet.
+            // SAFETY: the waiter is listed, or a wake-up has chosen it and no call of `end` has returned that result
+            // yet.
             let end = unsafe { self.futexes.table.end(self.scheduler, waiter, None, &mut || false) };
             end == Some(FutexWait::Woken)
         })
     }
 
-    /// Takes all waiters except `but` off the table. Returns the index of the first waiter that a wake-up has chosen
-    /// meanwhile.
+    /// Takes all waiters except `but` off the table. Returns the index of the first waiter that a wake-up had chosen
+    /// before it was taken off.
     fn take_off(&mut self, but: Option<usize>) -> Option<usize> {
         let mut chosen = None;
         for at in (0..core::mem::take(&mut self.listed)).filter(|at| Some(*at) != but) {

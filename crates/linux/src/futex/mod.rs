@@ -29,10 +29,10 @@ fn check_address(at: u64) -> Result<(), Errno> {
 /// The key of the word at user address `at`. Private words need no lookup in the address space's map.
 fn key_of<M: Machine>(machine: &M, thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
     check_address(at)?;
-    // SAFETY: only the thread itself calls this, for a word of its own memory.
+    // SAFETY: only the thread `thread` itself calls this function, for a word of its own memory.
     let space = unsafe { thread.space.get() }.ok_or(Errno::EFAULT)?;
     if private {
-        // The lowest bit makes private keys differ from shared keys, because words are aligned.
+        // The lowest bit marks a private key. Words are aligned, so the lowest bit of a shared key is 0.
         return Ok((space.id(), at | 1));
     }
     let key = space.futex_key(at)?;
@@ -80,7 +80,7 @@ pub(crate) fn wait<M: Machine>(
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Result<usize, Errno> {
     let FutexSleep { at, value, bitset, private, deadline } = wait;
     let (linux, waiter) = (ctx.linux, &ctx.thread.waiter);
-    // SAFETY: `wait` has listed the waiter, and the call ends with the wait.
+    // SAFETY: `wait` has listed the waiter of this thread, and the thread calls `end` until the wait is over.
     match unsafe { linux.futexes.table.end(linux.scheduler, waiter, deadline, &mut || ctx.interrupted()) } {
         None => Err(ctx.sleep(Sleep::Futex(wait), wait.deadline)),
         Some(FutexWait::Woken) => Ok(0),
@@ -88,8 +88,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Resul
         Some(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),
         Some(FutexWait::Interrupted) => Err(match deadline {
             None => Errno::ERESTARTSYS,
-            // The deadline is a time of day. The remaining time may have changed, so the call is made again with its
-            // own arguments.
+            // The deadline is a time of day. The remaining time may have changed, so the program's call is repeated
+            // with its original arguments.
             Some(_) if ctx.thread.waits_by_day() => Errno::ERESTARTNOHAND,
             Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
         }),
@@ -149,8 +149,8 @@ fn requeue<M: Machine>(
         };
         match linux.futexes.table.requeue(linux.scheduler, key, other, wake, move_most, &mut check) {
             Ok(Err(refused)) => return Err(mixed(refused)),
-            // `FUTEX_CMP_REQUEUE` returns the number of woken and moved waiters, and `FUTEX_REQUEUE` only that of the
-            // woken ones.
+            // `FUTEX_CMP_REQUEUE` returns the number of woken and moved waiters, and `FUTEX_REQUEUE` only the number of
+            // woken waiters.
             Ok(Ok(Some((woken, moved)))) => return Ok(if expected.is_some() { woken + moved } else { woken }),
             Ok(Ok(None)) => return Err(Errno::EAGAIN),
             Err(BadAddress { .. }) => {

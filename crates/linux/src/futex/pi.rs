@@ -68,7 +68,7 @@ fn errno(why: PiRefused<Errno>) -> Errno {
         PiRefused::Busy | PiRefused::Differs | PiRefused::InterruptedMoved => Errno::EAGAIN,
         PiRefused::Memory => Errno::ENOMEM,
         PiRefused::TimedOut => Errno::ETIMEDOUT,
-        // The call is restarted with its own arguments, because its deadline is absolute.
+        // The call is restarted with its original arguments, because its deadline is absolute.
         PiRefused::Interrupted => Errno::ERESTARTNOINTR,
     }
 }
@@ -156,13 +156,14 @@ fn keys<M: Machine>(
     if from == to { Err(Errno::EINVAL) } else { Ok((from, to)) }
 }
 
-/// Passes the locks of the calling thread to their waiters, because the thread leaves its memory. `ends` says that it
-/// acquires no more locks.
+/// Passes the locks of the calling thread to their waiters, because the thread leaves its address space. `ends` says
+/// that the thread ends and acquires no more locks.
 pub(super) fn leave<M: Machine>(linux: &Linux<M>, ends: bool) {
     linux.futexes.table.pi_leave(linux.scheduler, ends);
 }
 
-/// Passes on locks that already name `thread` as owner, because that new thread will never run.
+/// Passes locks whose words already name the new thread `thread` as owner to their waiters, because that thread will
+/// never run.
 pub(crate) fn never_runs<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thread<M>) {
     linux.futexes.table.pi_leave_for(linux.scheduler, thread, true);
 }

@@ -39,9 +39,9 @@ pub fn sys_get_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, head: u64
     Ok(0)
 }
 
-/// Releases the futexes of the calling thread, which leaves its memory. The thread's list is walked up to an invalid
-/// entry, and locks with priority inheritance are passed on. `ends` says that the thread ends; otherwise it executes a
-/// program.
+/// Releases the futexes of the calling thread, which leaves its address space. The walk of the thread's list ends at
+/// the first invalid entry. Locks with priority inheritance pass to their waiters. If `ends` is set, the thread ends;
+/// otherwise it executes a program.
 pub(crate) fn walk<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, ends: bool) {
     let head = thread.robust_list.swap(0, Ordering::Relaxed);
     if head != 0 {
@@ -84,7 +84,7 @@ fn owner_died<M: Machine>(
     crate::futex::check_address(word)?;
     let wake_one = || {
         if !inherits {
-            // As on Linux, the walk continues also if no waiter could be woken.
+            // As on Linux, the walk continues even if the wake-up fails.
             let _none_woken = crate::futex::wake_address(linux, thread, word, 1);
         }
     };

@@ -93,12 +93,12 @@ fn of_process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Undos<M>, Errno> {
         }
         there.as_ref().map(Undos::share)
     };
-    // If another thread has made the list meanwhile, the new one is dropped after the lock is released.
+    // If another thread has made the list since the check, the new list is dropped after the lock is released.
     drop(new);
     share.ok_or(Errno::ENOMEM)
 }
 
-/// The calling thread's undo list: its own, or that of its process.
+/// The undo list that the calling thread uses: its own list, or the list of its process.
 fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno> {
     let undos = &ctx.thread.undos;
     // SAFETY: only the owning thread has a context, and nothing borrows the list while it is `None`.
@@ -111,7 +111,7 @@ fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno>
 }
 
 /// The undo list of a new thread, in the caller's process or in a new one. `None` means the list of the thread's
-/// process. That list is not made here, because few programs use undos.
+/// process. The process's list is made at its first use and not at the fork, because few programs use undos.
 pub(crate) fn undos_of_new<M: Machine>(
     ctx: &Ctx<'_, M>,
     shared: bool,
@@ -131,7 +131,8 @@ pub(crate) fn undos_of_new<M: Machine>(
 /// process, the changes in the process's list are undone.
 pub(crate) fn leave_undos<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     let own = ctx.linux.ipc.arrays.undos()?;
-    // SAFETY: the owning thread runs this, and `&mut` means that no view of the list is borrowed from the context.
+    // SAFETY: the owning thread runs this. `ctx` is borrowed by `&mut`, so no view of the list is borrowed from the
+    // context.
     drop(unsafe { ctx.thread.undos.replace(Some(own)) });
     if ctx.process().threads.lock().len() == 1 {
         revert_undos(ctx.process());
@@ -233,7 +234,7 @@ pub fn sys_semctl<M: Machine>(
             Ok(0)
         }
         SETVAL => {
-            // The value is the low half of the union.
+            // The value is the low half of the fourth argument, which is a union.
             ctx.as_caller(|caller| {
                 let value = argument as i32;
                 if !(0..=VALUE_MAX).contains(&value) {

@@ -82,7 +82,7 @@ impl<M: Machine> Stream for QueueFile<M> {
 enum By<M: Machine> {
     Nothing,
     Signal(Signal, u64),
-    /// By the cookie, through a socket that a thread of the C library reads.
+    /// The process gets the cookie in the second field, through a netlink socket that a thread of the C library reads.
     Socket(NoticeSocket<M>, SpinLock<Vec<u8>>),
 }
 
@@ -96,7 +96,8 @@ struct Notification<M: Machine> {
 impl<M: Machine> Notification<M> {
     fn put_cookie(&self, why: u8) {
         let By::Socket(socket, cookie) = &self.by else { return };
-        // The cookie was allocated at the registration, so this cannot fail. It is sent once.
+        // The cookie was allocated at the registration, so this function allocates nothing and cannot fail. The cookie
+        // is sent once, so it is taken out.
         let mut cookie = core::mem::take(&mut *cookie.lock());
         if let Some(last) = cookie.last_mut() {
             *last = why;

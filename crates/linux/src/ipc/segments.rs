@@ -166,8 +166,8 @@ pub fn sys_shmdt<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64) -> Result<usize
         return Err(Errno::EINVAL);
     }
     let space = ctx.space()?;
-    // Finds the segment that was attached at `address`: its first mapped page has the address that follows from its
-    // offset.
+    // Finds the segment that was attached at `address`. Each of its mappings has the address `address` plus the offset
+    // in the segment.
     let mut found: Option<ObjectRef<M>> = None;
     let mut done = Ok(());
     space.entries(address, &mut |entry| {

@@ -24,8 +24,8 @@ pub(super) fn populate<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result
     fault_in(ctx, range, None).map_err(|(_, error)| error)
 }
 
-/// Faults in every page of `range` for the access `how`. `None` means the access of [`populate`]. The errno is returned
-/// with the error of the memory core, if there is one.
+/// Faults in every page of `range` for the access `how`. `None` means the access of [`populate`]. A failure returns the
+/// errno, and the error of the memory core if that error is the cause.
 fn fault_in<M: Machine>(
     ctx: &Ctx<'_, M>,
     range: VirtRange,
@@ -55,7 +55,7 @@ fn fault_in<M: Machine>(
             }
             match space.fault(at, access) {
                 Ok(_) => {}
-                // The page was unmapped meanwhile. The next lookup finds the hole.
+                // Another thread has unmapped the page since the lookup. The next lookup finds the hole.
                 Err(FaultError::NotMapped) => break,
                 Err(error @ FaultError::OutOfMemory) => return Err((Some(error), Errno::ENOMEM)),
                 Err(error) if how.is_some() => return Err((Some(error), Errno::EFAULT)),
@@ -119,8 +119,8 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, num
             }
             return Ok(ctx.space()?.leave_out_of_dumps(range, number == raw::MADV_DONTDUMP).map(|()| 0)?);
         }
-        // Hints for huge pages and ageing have no effect, but the range must be valid. Hints for merging are refused,
-        // as on a Linux that cannot merge pages.
+        // Hints for huge pages and ageing have no effect, but the range must be valid. Hints for merging
+        // (`MADV_MERGEABLE`) are refused, as on a Linux that cannot merge pages.
         raw::MADV_HUGEPAGE | raw::MADV_NOHUGEPAGE | raw::MADV_COLD | raw::MADV_PAGEOUT => Advice::Normal,
         raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
             let Some(range) = checked(address, len)? else { return Ok(0) };

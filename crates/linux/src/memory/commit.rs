@@ -35,8 +35,8 @@ pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(),
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
-/// The limit in bytes, by the present ratio or the absolute setting. It is computed in all modes. Swap counts
-/// completely.
+/// The limit in bytes, by the present ratio or the absolute setting. The limit is computed in all overcommit modes. All
+/// of swap counts, and the ratio applies to memory alone.
 pub fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     let number = |setting| linux.settings.get(setting).unsigned_abs();
     let memory = match number(Setting::OvercommitKib) {
@@ -64,7 +64,8 @@ pub fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result
         STRICT => limit(linux).min(CommitCharge::UNLIMITED - 1),
         _ => CommitCharge::UNLIMITED,
     };
-    // The loop is needed because another thread may change a setting meanwhile.
+    // Another thread may change a setting between the two lines of the loop. So the loop repeats until the limit
+    // matches the settings.
     let commit_charge = linux.vm.map_memory().commit_charge();
     while commit_charge.limit() != wanted() {
         commit_charge.set_limit(wanted());

@@ -167,7 +167,7 @@ impl Wanted {
         Ok(Some(file))
     }
 
-    /// Checks that the commit limit allows this much more anonymous memory.
+    /// Checks that the commit limit allows the anonymous memory of this request.
     fn check_commit<M: Machine>(&self, ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         let add = match (self.shared, !self.has(NORESERVE)) {
             (false, true) => Add::Private,
@@ -209,8 +209,8 @@ pub fn sys_mmap<M: Machine>(
     file = wanted.file(ctx, fd)?;
     if let Some(file) = &file {
         request.max_prot = file.max_prot;
-        // The writable mapping is announced until it exists. So a concurrent seal against writing finds either the
-        // announcement or the mapping.
+        // The announcement is kept until the writable mapping exists. So a concurrent seal against writing finds either
+        // the announcement or the mapping.
         to_store = if shared && file.max_prot.contains(Prot::WRITE) { file.to_store() } else { Ok(None) };
         if let Err(sealed) = &to_store {
             if prot.contains(Prot::WRITE) {

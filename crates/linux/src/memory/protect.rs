@@ -28,7 +28,8 @@ pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, pr
     }
     let mut start = address;
     if prot & (raw::PROT_GROWSDOWN | raw::PROT_GROWSUP) != 0 {
-        // The range is extended down to the start of the stack. Dynamic loaders use this to make stacks executable.
+        // PROT_GROWSDOWN extends the range down to the start of the stack. Dynamic loaders use the flag to make stacks
+        // executable.
         let mut below = None;
         ctx.space()?.entries(address, &mut |entry| {
             below = (entry.range.contains(address) && entry.attributes.flags.contains(Flags::GROWS_DOWN))

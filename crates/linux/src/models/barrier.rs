@@ -1,4 +1,5 @@
-//! A model of `membarrier`: a thread makes a barrier on another CPU, whose program has no barrier.
+//! A model of `membarrier`: one thread calls `membarrier`, which makes a barrier on another CPU. The program on that
+//! CPU has no barrier of its own.
 
 use crate::process::barrier::interrupt_all;
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
@@ -8,7 +9,8 @@ use quire_sync::protocol;
 /// Two words of a program, and the other CPU's interrupt.
 struct Shared {
     words: [AtomicU64; 2],
-    /// The numbers of interrupts sent and handled. They are accessed by read-modify-writes, which see the newest value.
+    /// The number of interrupts sent (`kicked`) and handled (`taken`). Both are read by read-modify-write operations,
+    /// because these see the newest value.
     kicked: AtomicU64,
     taken: AtomicU64,
     /// The other CPU idles here after its program has ended.

@@ -1,8 +1,9 @@
 //! `membarrier`: a memory barrier on every CPU that runs a thread of the caller's program.
 //!
-//! The caller interrupts each other CPU, and waits until that CPU has counted the interrupt. All earlier stores of that
-//! CPU are then visible, because x86 makes stores visible in order. The program's later loads come after the return
-//! from the interrupt. That return also serialises the CPU's instruction fetch.
+//! The caller interrupts each other CPU, and waits until that CPU has counted the interrupt. When the caller sees the
+//! count, it also sees all earlier stores of that CPU, because x86 makes stores visible in order. The loads that the
+//! other CPU's program does after its return from the interrupt see all stores that the caller did before. The return
+//! from the interrupt also serialises that CPU's instruction fetch.
 
 use crate::mutant::{Mutant, mutant};
 use quire_linux_state::Ctx;
@@ -21,7 +22,7 @@ const REGISTER_PRIVATE_EXPEDITED: u32 = 1 << 4;
 const PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 5;
 const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 6;
 const GET_REGISTRATIONS: u32 = 1 << 9;
-/// The result of `QUERY`: all commands except those for restartable sequences.
+/// The result of `QUERY`: all commands except the commands for restartable sequences.
 const SUPPORTED: u32 = GLOBAL
     | GLOBAL_EXPEDITED
     | REGISTER_GLOBAL_EXPEDITED
@@ -48,8 +49,8 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
         PRIVATE_EXPEDITED if has(REGISTER_PRIVATE_EXPEDITED) => barrier(ctx),
         PRIVATE_EXPEDITED_SYNC_CORE if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) => barrier(ctx),
         PRIVATE_EXPEDITED | PRIVATE_EXPEDITED_SYNC_CORE => return Err(Errno::EPERM),
-        // As on Linux, a registration for `SYNC_CORE` also shows the plain registration, although that must be made
-        // separately.
+        // As on Linux, a registration for `SYNC_CORE` also shows the plain registration, although a program must make
+        // the plain registration separately.
         GET_REGISTRATIONS => {
             let plain = if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) { REGISTER_PRIVATE_EXPEDITED } else { 0 };
             return Ok((registered.load(Ordering::Relaxed) | plain) as usize);
@@ -63,7 +64,8 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
 fn barrier<M: Machine>(ctx: &Ctx<'_, M>) {
     let (machine, cpus) = (ctx.linux.machine, ctx.linux.scheduler.cpus());
     let taken = |cpu| machine.interrupts(cpu, Interrupt::Reschedule);
-    // If a thread migrates meanwhile, it has passed a barrier on the CPU that it left.
+    // The calling thread may migrate during the loop. Then it has passed a barrier on the CPU that it left, so that CPU
+    // needs no interrupt.
     let others = || {
         let me = preempt_off().cpu();
         (0..cpus).filter(move |cpu| *cpu != me)
@@ -78,7 +80,7 @@ pub(crate) fn interrupt_all<I: Iterator<Item = usize>>(
     taken: impl Fn(usize) -> u64,
     kick: impl Fn(usize),
 ) {
-    // The caller's stores must be visible before the interrupts.
+    // The caller's earlier stores must be visible to each other CPU before that CPU handles its interrupt.
     if !mutant(Mutant::BarrierNoFence) {
         fence_full();
     }

@@ -21,7 +21,7 @@ pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, 
     let process = ctx.process();
     // The process reports the status of its first thread, unless `exit_group` sets another.
     if ctx.thread.tid() == process.pid {
-        // `exit_group` sets the status under the same lock.
+        // `exit_group` sets the status under the lock `threads` too, so the two stores do not mix.
         let _threads = process.threads.lock();
         if !process.is_exiting() {
             process.status.store((status & 0xff) << 8, Ordering::Release);
@@ -80,7 +80,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     };
     // This is not the last reference, because the scheduler and the caller's stack still have references.
     drop(gone);
-    linux.victims.left(process);
+    linux.victims.left(process, linux.vm.frames().is_low());
     if remaining == 0 {
         end_process(linux, thread);
     } else {
@@ -100,14 +100,14 @@ fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     notify_memory_waiters(linux, thread, true);
     // SAFETY: the value belongs to the calling thread.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
-    // SAFETY: the thread itself runs this. Its view of the space is not used after `leave_memory` has recorded it, and
-    // the space is dropped after the call.
+    // SAFETY: the thread itself runs this. `leave_memory` does not use the view `space` after it has recorded the
+    // space, and the space is dropped after the call.
     drop(thread.process.leave_memory(space, || unsafe { thread.space.enter(linux.machine, None) }));
     release_parent(thread);
 }
 
-/// Notifies waiters on futexes in the address space that the thread is about to leave. `ends` says whether the thread
-/// ends.
+/// Notifies waiters on futexes in the address space that the thread is about to leave. If `ends` is false, the thread
+/// executes a program instead.
 pub(crate) fn notify_memory_waiters<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
     futex::robust::walk(linux, thread, ends);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
@@ -127,8 +127,8 @@ pub(crate) fn release_parent<M: Machine>(thread: &Thread<M>) {
     thread.releases.wake_all();
 }
 
-/// Notifies another thread of pending signals of the process, because senders may have notified the ending thread of
-/// them.
+/// Notifies another thread of pending signals of the process, because the senders may have notified only the ending
+/// thread.
 fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     linux.notify_of_all(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
@@ -182,7 +182,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
     drop(group);
     // Charges for queued signals are returned before the parent is notified. So the charges are gone when the parent's
-    // wait returns. SIGKILL stays queued, because it ends waits.
+    // wait returns. SIGKILL stays queued, because a pending SIGKILL ends the thread's waits.
     let queued = SigSet(!SigSet::UNBLOCKABLE.0);
     thread.pending.discard(queued);
     process.pending.discard(queued);
@@ -233,7 +233,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         // Families are locked from descendants to ancestors, so two reparentings cannot wait for each other.
         let mut theirs = reaper.family.lock_nested();
         if theirs.closed && reaper.pid != 1 {
-            // The ancestor has ended too, so process 1 adopts the children. Process 1 exists until the machine stops.
+            // The reaper has ended too, so process 1 adopts the children. Process 1 exists until the machine stops.
             drop(theirs);
             let back = if zombie { &mut mine.zombies } else { &mut mine.children };
             let pushed = back.push(child);
@@ -304,8 +304,8 @@ fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<
         };
         let gone = {
             let mut family = parent.family.lock();
-            // The process may have another parent now, or the signal may have changed since it was read. Then the loop
-            // begins again.
+            // The process may have another parent now, or the signal may have changed since it was read. In both cases
+            // the loop begins again.
             if process.exit_signal.load(Ordering::Relaxed) != number {
                 continue;
             }
@@ -317,8 +317,8 @@ fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<
                 process.comes_to(Stage::Ended);
                 let pushed = family.zombies.push(node);
                 debug_assert!(pushed.is_ok());
-                // The signal is sent under the lock under which the zombie is added. So as on Linux, a parent that has
-                // waited has the signal.
+                // The signal is sent under the family lock under which the zombie is added. So as on Linux, SIGCHLD is
+                // pending for the parent when its wait returns.
                 if signal == Ok(Signal::CHLD) {
                     let _merged = linux.signal_process_locked(&parent, info(Signal::CHLD));
                 }
@@ -332,8 +332,8 @@ fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<
             wait::release(linux, &gone);
         }
         // From here on, the parent may have reaped the process, so only values that were read before are used. A signal
-        // other than SIGCHLD may stop or continue the parent, which locks another family. So it is sent here, without a
-        // lock.
+        // other than SIGCHLD may stop or continue the parent, which locks the family of the parent's parent. So such a
+        // signal is sent here, without a lock.
         if let Ok(signal) = signal
             && (ignored || signal != Signal::CHLD)
             && !(ignored && action.handler == 1)

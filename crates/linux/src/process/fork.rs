@@ -16,6 +16,7 @@ use quire_linux_state::process::credentials::Credentials;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::process::group::{self, Group};
 use quire_linux_state::process::limits;
+use quire_linux_state::process::sleep::Sleep;
 use quire_linux_state::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
 use quire_linux_state::process::timer_slack;
 use quire_linux_state::process::timer_slack::Slack;
@@ -209,6 +210,9 @@ pub(crate) fn place<M: Machine>(
     }
 }
 
+/// Nanoseconds between two attempts of a fork that waits for memory.
+const FORK_PAUSE: u64 = 20_000_000;
+
 /// Makes a thread. The attempt is repeated if signals to several processes have disturbed it.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
@@ -217,6 +221,10 @@ fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Er
             // A signal to the process group, or to all processes, is being sent. It did not interrupt this thread, so
             // the attempt is repeated.
             Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_to_all(),
+            Err(Errno::WOULD_SLEEP) => {
+                let deadline = ctx.now() + FORK_PAUSE;
+                return Err(ctx.sleep(Sleep::Fork, Some(deadline)));
+            }
             done => return done,
         }
     }
@@ -233,8 +241,8 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
 /// compares.
 ///
 /// A signal to the whole group, or to all processes, must not miss the child. A signal that was sent before this point
-/// has interrupted the parent, or is still being sent. In both cases the fork fails and is repeated. A later signal is
-/// noticed when the child joins its group, and then the fork is repeated too.
+/// has interrupted the parent, or its sender is still going through the processes. In both cases the fork fails and is
+/// repeated. A later signal is noticed when the child joins its group, and then the fork is repeated too.
 fn refuse<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, group: &Group<M>) -> Result<Option<Undisturbed>, Errno> {
     if request.has(PARENT) && ctx.process().pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
@@ -261,7 +269,7 @@ struct Unfound<'a, M: Machine> {
     file: Option<NewPidFile<'a, M>>,
 }
 
-/// Makes the thread and its process. All allocations that can fail are made here.
+/// Makes the thread and its process. This function makes all allocations, so later steps cannot run out of memory.
 fn allocate<'a, M: Machine>(
     ctx: &'a Ctx<'_, M>,
     request: &Request,
@@ -276,6 +284,9 @@ fn allocate<'a, M: Machine>(
     };
     // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { me.user_charge.get() }.another(limit)?;
+    if user_charge.forks_wait() != 0 {
+        may_fork(linux, &user_charge)?;
+    }
     linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
@@ -284,7 +295,7 @@ fn allocate<'a, M: Machine>(
     let undos = crate::ipc::undos_of_new(ctx, request.has(SYSVSEM), request.has(THREAD))?;
     if request.has(SIGHAND) {
         // Frozen (shared) actions need a copy, because only processes with one thread may share them.
-        // SAFETY: a context is of a thread of its process, and this function has no view of the actions.
+        // SAFETY: `ctx` is the context of a thread of this process, and this function has no view of the actions.
         unsafe { parent.own_actions() }?;
     }
     let process = process_of_new(ctx, request, id.id, group)?;
@@ -301,7 +312,7 @@ fn allocate<'a, M: Machine>(
         credentials: ctx.credentials().clone(),
         user_charge,
         blocked: me.blocked(),
-        // SAFETY: only the owning thread has a context, and nothing replaces the stack meanwhile.
+        // SAFETY: only the owning thread has a context, and it does not replace the stack during this read.
         alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
         // If the memory is shared (a thread, or the child of a vfork), the rseq area in it belongs to the caller.
         rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
@@ -320,6 +331,17 @@ fn allocate<'a, M: Machine>(
     }
     let file = if request.has(PIDFD) { Some(NewPidFile::new(ctx, &process, request.pidfd)?) } else { None };
     Ok(Unfound { id, process, task, entry, file })
+}
+
+/// Whether the user may fork. While memory is low and the time of [`UserCharge::forks_wait`] has not passed, returns
+/// [`Errno::WOULD_SLEEP`]. The caller then sleeps, and makes the whole call again.
+#[cold]
+fn may_fork<M: Machine>(linux: &Linux<M>, user: &UserCharge<M>) -> Result<(), Errno> {
+    if linux.vm.frames().is_low() && quire_sync::hooks::now() < user.forks_wait() {
+        return Err(Errno::WOULD_SLEEP);
+    }
+    user.make_forks_wait(0);
+    Ok(())
 }
 
 /// The process of a new thread: the caller's process, or a new one.
@@ -376,7 +398,7 @@ fn publish<M: Machine>(
             return Err(Errno::ERESTARTNOINTR);
         }
         threads.join(task.clone(), memory);
-        // The process has begun to stop after the caller's check, so the new thread must stop too.
+        // If the process has begun to stop since the caller's check, the new thread must stop too.
         if process.job.lock().stopping.is_some()
             && let Some(new) = task.payload()
         {
@@ -386,12 +408,13 @@ fn publish<M: Machine>(
         process.threads.lock().begin(task.clone());
         let sibling = request.has(PARENT).then(|| ctx.process());
         if let Err(error) = adopt_into_family(&process, sibling, &quiet) {
-            // A futex may name the thread as its owner already.
+            // The word of a priority-inheritance futex may name the new thread as its owner already.
             crate::futex::pi::never_runs(linux, &task);
-            // Process and thread refer to each other, so this cycle must be broken.
+            // Process and thread hold references to each other. Removing the thread from its process breaks this cycle,
+            // so that both are freed.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
-            // The id must lead to no process before it is freed.
+            // The id table must not have the process any more when the id is freed.
             linux.ids.forget_process(tid);
             group::leave(&process);
             return Err(error);
@@ -402,7 +425,8 @@ fn publish<M: Machine>(
         file.open();
     }
     if request.has(VFORK) {
-        // The parent sleeps until the child has left the shared memory. So the child runs on the parent's CPU.
+        // The parent sleeps until the child has left the shared memory. So the child starts on the parent's CPU, which
+        // is about to be free.
         linux.scheduler.spawn_on(task.clone(), quire_sync::current_cpu());
         wait_for_release(me, &task);
     } else {
@@ -415,7 +439,8 @@ fn publish<M: Machine>(
 /// earlier.
 fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
     if let Some(child) = child.payload() {
-        // The timers of the process still run, so the parent must handle their expiry here.
+        // The timers of the process still run. `interrupted` handles their expiry, so the sleeping parent calls it
+        // here.
         let stops = || {
             let _ends_nothing = me.interrupted();
             me.killed()
@@ -439,7 +464,7 @@ fn child_of<M: Machine>(
         copy.reset_handlers();
         Arc::try_new(copy)?
     } else {
-        // SAFETY: a context is of a thread of its process.
+        // SAFETY: `ctx` is the context of a thread of the process `parent`.
         unsafe { parent.forked_actions() }?
     };
     let (family, exit_signal) = if request.has(PARENT) {
@@ -470,24 +495,26 @@ struct Undisturbed {
     all: Quiet,
 }
 
-/// Reads the signal counts. A forking thread calls this before it checks for signals. Fails while a signal to its
-/// group, or to all processes, is being sent.
+/// Reads the signal counts. A forking thread calls this function before it checks for signals. Fails while a signal to
+/// its group, or to all processes, is being sent.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
     let (group, all) = (group.signals(), linux.broadcasts.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 
-/// Adds a new process to its group and to its parent's children. Its id leads to it already. On failure, the caller
-/// undoes all steps. `sibling` is the caller if the new process gets the caller's parent and exit signal
-/// (CLONE_PARENT).
+/// Adds a new process to its group and to its parent's children. Other threads can already find the new process by its
+/// id. On failure, the caller undoes all steps. `sibling` is the caller if the new process gets the caller's parent and
+/// exit signal (CLONE_PARENT).
 fn adopt_into_family<M: Machine>(
     process: &Arc<Process<M>>,
     sibling: Option<&Arc<Process<M>>>,
     since: &Undisturbed,
 ) -> Result<(), Errno> {
-    // `join` locks the group after the id leads to the process, and before the broadcasts are checked.
+    // The order matters: the process is findable by its id before `join` locks the group, and the broadcasts are
+    // checked after `join`.
     if !process.group().join(process.clone(), since.group) || process.linux.broadcasts.was_sent_since(since.all) {
-        // A signal was sent to the parent, or the parent has left the group and that has ended. The fork is repeated.
+        // A signal was sent to the group or to all processes, or the parent has left the group and the group has ended.
+        // The fork is repeated.
         return Err(Errno::ERESTARTNOINTR);
     }
     let mut sibling = sibling;
@@ -498,18 +525,18 @@ fn adopt_into_family<M: Machine>(
             let mut family = parent.family.lock();
             if !family.closed {
                 if let Some(sibling) = sibling {
-                    // A reaper that adopts the caller changes the caller's parent and then its signal, under this lock.
-                    // Without the lock, the signal that is read here could belong to an earlier parent.
+                    // A reaper that adopts the caller changes the caller's parent and then its exit signal, under this
+                    // lock. Without the lock, the signal that is read here could belong to an earlier parent.
                     let signal = sibling.exit_signal.load(Ordering::Relaxed);
                     process.exit_signal.store(signal, Ordering::Relaxed);
                 }
                 return family.children.push(process.clone()).map_err(|_| Errno::EAGAIN);
             }
         }
-        // With CLONE_PARENT, the parent may have ended. Then its reaper becomes the parent, and the exit signal is
-        // SIGCHLD. The reaper must not get the signal that was chosen for another parent.
+        // With CLONE_PARENT, the parent may have ended. Then the ended parent's reaper becomes the parent, and the exit
+        // signal is SIGCHLD. The reaper must not get the exit signal that was chosen for the ended parent.
         process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
-        // The caller's own exit signal is not copied, because it may still be that for the other parent.
+        // The caller's own exit signal is not copied, because it may still be the signal for the ended parent.
         sibling = None;
         let reaper = crate::process::exit::reaper_of(&parent);
         let old = process.replace_parent(reaper);

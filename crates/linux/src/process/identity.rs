@@ -29,7 +29,8 @@ fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Changes the credentials of the calling thread only. As on Linux, libc makes all threads of a program do the call.
+/// Changes the credentials of the calling thread only. As on Linux, libc repeats the call in each thread of the
+/// program.
 fn change<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
@@ -257,9 +258,9 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     })
 }
 
-/// Reads the header of `capget` and `capset`. Returns the number of words of each set in that version, and the process
-/// id. For an unknown version, the newest version is written back. The call then fails, unless it only asks for the
-/// version.
+/// Reads the header of `capget` and `capset`. Returns the number of words that each capability set has in the header's
+/// version, and the process id. For an unknown version, the newest version is written back. The call then fails, unless
+/// it only asks for the version.
 fn capability_words<M: Machine>(ctx: &Ctx<'_, M>, header: u64, asks: bool) -> Result<Option<(usize, u32)>, Errno> {
     const VERSION_3: u32 = 0x2008_0522;
     let [version, pid] = ctx.read::<[u32; 2]>(header)?;

@@ -10,7 +10,7 @@ use quire_sync::atomic::Ordering;
 
 /// `setpgid`
 pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Result<usize, Errno> {
-    // The requested group, which is `pid` if `group` is 0, is negative.
+    // A negative group id is invalid. If `group` is 0, the requested group is `pid`.
     if group < 0 || group == 0 && pid < 0 {
         return Err(Errno::EINVAL);
     }

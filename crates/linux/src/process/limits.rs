@@ -30,7 +30,7 @@ pub fn sys_prlimit64<M: Machine>(
     new: u64,
     old: u64,
 ) -> Result<usize, Errno> {
-    /// The most descriptors of a process. The limit bounds the process's kernel memory.
+    /// The most descriptors of a process. This bounds the kernel memory of the process's descriptor table.
     const MOST_FILES: u64 = 1 << 20;
     let number = number as usize;
     let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };

@@ -120,8 +120,8 @@ pub fn sys_pidfd_getfd<M: Machine>(ctx: &mut Ctx<'_, M>, pidfd: i32, fd: i32, fl
         task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())).ok_or(Errno::ESRCH)?
     };
     let file = u32::try_from(fd).ok().and_then(|fd| files.peek(fd)).ok_or(Errno::EBADF)?;
-    // The permission was checked for the program of that time. The check is repeated, because the process may have
-    // executed another program since.
+    // The first check was for the program that the process ran then. The check is repeated, because the process may
+    // have executed another program since.
     let after = process.look_at(process.pid, ctx.thread, By::Real)?;
     if !before.is_of_same_program(&after) {
         return Err(Errno::EPERM);

@@ -101,7 +101,8 @@ pub fn sys_prctl<M: Machine>(
             timer_slack::set(&ctx.linux.scheduler.current(), second)?;
             Ok(0)
         }
-        // Other options are refused, also names of anonymous mappings, as on a Linux that is built without these.
+        // Other options are refused, as on a Linux that is built without them. Names of anonymous mappings are refused
+        // too.
         _ => Err(Errno::EINVAL),
     }
 }

@@ -81,7 +81,7 @@ fn wants(wanted: Wanted, report: Report) -> bool {
 
 /// Checks the children once. `None` if no selected child has an event yet. ECHILD if there is no child to wait for.
 fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<FoundChild, Errno>> {
-    // This reference is declared first, so that it is dropped after the lock is released.
+    // The variable is declared before the lock, so that the reference is dropped after the lock is released.
     let counted;
     let mut family = me.family.lock();
     let mut named = None;
@@ -93,8 +93,9 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
         drop(family);
         counted = linux.ids.process(pid);
         family = me.family.lock();
-        // Under this lock, a child stays a child and stays on its list. A child that another thread has reaped is on no
-        // list, although its id may still lead to it for a moment. A wait for such a child would never end.
+        // While this thread holds the family lock, a child stays a child and stays on its list. A child that another
+        // thread has reaped is on no list, although the id table may still contain it for a moment. A wait for a reaped
+        // child would never end.
         let listed = |child: &Process<M>| family.children.has(child) || family.zombies.has(child);
         named = counted.as_deref().filter(|child| child.is_child_of(me) && listed(child));
     }

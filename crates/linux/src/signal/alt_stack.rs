@@ -36,7 +36,7 @@ unsafe impl Plain for RawStack {}
 
 /// `sigaltstack`
 pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> Result<usize, Errno> {
-    // SAFETY: only the owning thread has a context, and nothing replaces the stack meanwhile.
+    // SAFETY: only the owning thread has a context, and it does not replace the stack during this read.
     let before = *unsafe { ctx.thread.alt_stack.get() };
     if new != 0 {
         let stack: RawStack = ctx.read(new)?;
@@ -57,7 +57,7 @@ pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> 
 
 /// Makes `stack` the alternate stack. EPERM while the thread runs on its present alternate stack.
 pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) -> Result<(), Errno> {
-    // SAFETY: only the owning thread has a context, and nothing replaces the stack meanwhile.
+    // SAFETY: only the owning thread has a context, and it does not replace the stack during this read.
     let before = *unsafe { ctx.thread.alt_stack.get() };
     if before.holds(ctx.regs.rsp) && before.flags & SS_AUTODISARM == 0 {
         return Err(Errno::EPERM);

@@ -160,7 +160,7 @@ fn signal_thread<M: Machine>(
 ) -> Result<usize, Errno> {
     let own = tid == ctx.thread.tid() as i32 && group.is_none_or(|group| group == ctx.pid() as i32);
     if own && signal != Some(Signal::KILL) {
-        // The target is the calling thread (`raise`), so no lookup is needed.
+        // The target is the calling thread itself (`raise`), so no lookup by id is needed.
         if let Some(info) = info {
             ctx.linux.signal_thread(&ctx.linux.scheduler.current(), info)?;
         }
@@ -201,7 +201,7 @@ pub fn sys_tgkill<M: Machine>(ctx: &mut Ctx<'_, M>, group: i32, tid: i32, signal
 fn made_up<M: Machine>(ctx: &Ctx<'_, M>, signal: i32, at: u64, to_self: bool) -> Result<Option<SigInfo>, Errno> {
     let signal = Signal::or_none(signal)?;
     let raw: [u8; SIGINFO_LEN] = ctx.read(at)?;
-    // The check of the code does not depend on the signal, so any signal can stand for 0.
+    // The check of the code does not depend on the signal. So SIGHUP stands for signal 0, which is no valid `Signal`.
     let info = SigInfo::decode(signal.unwrap_or(Signal::HUP), &raw);
     if (info.code >= 0 || info.code == code::TKILL) && !to_self {
         return Err(Errno::EPERM);

@@ -43,7 +43,8 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
     if !handled {
         restart_without_handler(regs);
     }
-    // The result or restart of the interrupted call is decided now. Later frames must not decide it again.
+    // Whether the interrupted call returns or restarts is decided now. `orig_rax` is cleared, so that later signal
+    // frames do not decide again.
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
     // If no signal frame has stored the saved mask, it is restored here.
     if thread.restore_mask() && thread.work.load(Ordering::Acquire) & work::SIGNAL != 0 {
@@ -51,8 +52,8 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
     }
 }
 
-/// Takes the next signal to deliver. Signals of the thread come before those of the process, because no signal may
-/// overtake a fault.
+/// Takes the next signal to deliver. Signals of the thread come before signals of the process. Faults send signals to
+/// the thread, and no signal may overtake a fault.
 fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     let wanted = SigSet(!thread.blocked().0);
     let stops = &thread.stop_taken;
@@ -71,8 +72,8 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
     let signal = info.signal;
     let action = process.with_actions(|actions| {
         let action = actions.get(signal);
-        // With SA_RESETHAND, one of two concurrent threads gets the handler. Such actions are not shared by a fork, so
-        // they can be changed without a copy.
+        // With SA_RESETHAND, one of two concurrent threads gets the handler. A fork does not share actions with
+        // SA_RESETHAND, so they can be changed without a copy.
         let taken =
             action.once().then(|| actions.update(signal, |now| now.once().then_some(Action { handler: 0, ..now })));
         taken.and_then(Result::ok).unwrap_or(action)

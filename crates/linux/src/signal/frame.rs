@@ -1,4 +1,4 @@
-//! Signal frames on a handler's stack, and the return from them. The layout is that of Linux for x86-64
+//! Signal frames on a handler's stack, and the return from them. The layout equals Linux's layout for x86-64
 //! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
 
 use crate::signal::alt_stack;
@@ -153,7 +153,7 @@ impl Drop for FloatArea {
     }
 }
 
-/// The size of a frame in bytes, without the floating-point state.
+/// The size of a frame in bytes. The floating-point state is not included.
 pub const FRAME_LEN: usize = size_of::<Frame>();
 
 /// The addresses of a frame's parts.
@@ -165,7 +165,7 @@ pub struct Placement {
     pub frame: u64,
 }
 
-/// Places a frame below `top`. If that is on the interrupted stack, the caller has subtracted the red zone. The
+/// Places a frame below `top`. If `top` is on the interrupted stack, the caller has subtracted the red zone. The
 /// floating-point state is aligned to 64 bytes. The handler's stack pointer is 8 modulo 16, as after a call. `None` if
 /// there is no room.
 pub fn place(top: u64, float_len: usize) -> Option<Placement> {
@@ -194,7 +194,7 @@ fn float_area<M: Machine>(linux: &'static Linux<M>, len: usize) -> Result<FloatA
     FloatArea::new(len)
 }
 
-/// Pushes a frame for `action`, and sets `regs` to those of the handler's first instruction.
+/// Pushes a frame for `action`, and sets `regs` to the registers of the handler's first instruction.
 pub(crate) fn push<M: Machine>(
     linux: &'static Linux<M>,
     thread: &Thread<M>,
@@ -260,7 +260,8 @@ pub(crate) fn push<M: Machine>(
     Ok(())
 }
 
-/// Sets `regs` to those of the first instruction of `handler`. Its arguments are `signal` and parts of the `frame`.
+/// Sets `regs` to the registers of the first instruction of `handler`. The handler's arguments are `signal` and the
+/// addresses of parts of `frame`.
 fn enter<M: Machine>(linux: &Linux<M>, regs: &mut UserRegs, handler: u64, frame: u64, signal: Signal) {
     // A handler starts with a fresh floating-point state: it does not inherit rounding modes, unmasked exceptions or a
     // full x87 stack.
@@ -271,7 +272,7 @@ fn enter<M: Machine>(linux: &Linux<M>, regs: &mut UserRegs, handler: u64, frame:
     regs.rsi = frame + offset_of!(Frame, info) as u64;
     regs.rdx = frame + offset_of!(Frame, user) as u64;
     regs.rax = 0;
-    // Direction, resume and trap flags are clear in a handler.
+    // A handler starts with clear direction, resume and trap flags.
     regs.rflags &= !0x1_0500;
     regs.cs = UserRegs::USER_CS;
     regs.ss = UserRegs::USER_SS;
@@ -344,7 +345,7 @@ pub fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: 
     if extended {
         let header = &float[LEGACY..WITH_HEADER];
         let present = u64::from_le_bytes(header[..8].try_into().map_err(|_| Errno::EFAULT)?);
-        // The check reads words, because single bytes would need eight times as many steps.
+        // The check reads whole words, because a check of single bytes would need eight times the steps.
         let mut reserved = header[8..].chunks_exact(8).map(|word| word.try_into().map_or(1, u64::from_le_bytes));
         if present & !features != 0 || reserved.any(|word| word != 0) {
             return Err(Errno::EFAULT);

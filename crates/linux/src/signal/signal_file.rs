@@ -2,8 +2,8 @@
 //!
 //! A read takes pending signals of the reading thread and of its process, also if another process made the file. A
 //! sender of a signal notifies the `Readiness` of the receiving process. A file uses the `Readiness` of the process
-//! that made the file, and children inherit both. A process may get the file in a message. If it has no `Readiness`
-//! yet, it then adopts that of the file.
+//! that made the file. A child inherits the file and the process's `Readiness`. A process that receives the file in a
+//! message and has no `Readiness` yet adopts the file's `Readiness` at its first use.
 
 use crate::file::path::only;
 use crate::signal::calls::check_len;
@@ -39,7 +39,8 @@ impl<M: Machine> SignalFile<M> {
         SigSet(self.wanted.load(Ordering::Acquire))
     }
 
-    /// The calling thread. From now on, senders of signals to its process notify waiters at this file.
+    /// Returns the calling thread. If its process has no `Readiness` yet, the process adopts the file's. Then senders
+    /// of signals to the process notify the waiters at this file.
     fn reader(&self) -> Result<&'static Thread<M>, OutOfMemory> {
         let thread = self.linux.current();
         thread.process.signal_files.get_or_make(|| self.readiness.clone())?;

@@ -176,7 +176,7 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
     match given {
         Given::Path(path) => bind_in_tree(ctx, socket, &path)?,
         Given::Abstract(name) => socket.bind(Place::Abstract(&name), me)?,
-        // As on Linux, this succeeds and has no effect if the socket has a name.
+        // As on Linux, a bind without an address succeeds and has no effect if the socket has a name.
         Given::Unnamed => match socket.bind(Place::Auto, me) {
             Err(FsError::Invalid) if socket.is_bound() => {}
             done => done?,
@@ -206,7 +206,7 @@ fn bind_in_tree<M: Machine>(ctx: &Ctx<'_, M>, socket: &Socket<M>, path: &[u8]) -
     })?;
     let ident = made.inode.ident;
     if let Err(e) = socket.bind(Place::Path { path, ident, node: made }, super::peer_credentials(ctx)) {
-        // Another thread has bound the socket meanwhile, or memory is exhausted. The new file is removed again.
+        // Another thread has bound the socket since the check, or memory is exhausted. The new file is removed again.
         if let Ok((view, found)) = walk_path(ctx, AT_FDCWD, path, Final::Name)
             && found.target.as_ref().is_some_and(|there| there.inode.ident == ident)
         {
@@ -242,7 +242,8 @@ impl Target {
     pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>, given: Given, socket: &Socket<M>) -> Result<Target, Errno> {
         let (family, datagrams) = (socket.family(), socket.kind() == Kind::Datagram);
         match (&given, family) {
-            // `quire_net` knows whether an IPv6 socket may send to IPv4.
+            // An IPv4 address on an IPv6 datagram socket passes here. `quire_net` checks whether the socket may send to
+            // IPv4.
             (Given::Inet(at), Family::Inet6) if datagrams && at.is_ipv4() => {}
             _ => same_family(&given, family, Errno::EINVAL)?,
         }

@@ -57,12 +57,12 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Errno>>
     })
 }
 
-/// The control messages that a kind of socket supports in addition to those of all sockets.
+/// The control messages that a kind of socket supports, in addition to the messages that all sockets support.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Knows {
     /// Files and credentials, for Unix sockets.
     Unix,
-    /// Fields of the header, for UDP sockets of this family.
+    /// Fields of the datagram header, for UDP sockets of this family.
     Headers(Family),
     /// No further messages, for all other sockets.
     Nothing,
@@ -110,8 +110,8 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, by: Knows) -
     Ok(sent)
 }
 
-/// Checks that the caller may send these credentials. They must be the caller's own, or it must have the capabilities
-/// for others.
+/// Checks that the caller may send these credentials. The credentials must be the caller's own, or the caller must have
+/// the capabilities to send others.
 fn may_send<M: Machine>(ctx: &Ctx<'_, M>, given: Credentials) -> Result<Credentials, Errno> {
     let own = ctx.credentials();
     let pid = given.pid == ctx.pid() || own.may(cap::SYS_ADMIN);
@@ -177,7 +177,8 @@ impl Writer {
         self.put(ctx, (raw::SOL_SOCKET, raw::SCM_CREDENTIALS), &data)
     }
 
-    /// Installs descriptors for as many of the `files` as fit, and stores the descriptors. The other files are closed.
+    /// Installs descriptors for the first of the `files`, up to the number that fits into the buffer, and stores the
+    /// descriptors. The remaining files are closed.
     pub(super) fn files<M: Machine>(
         &mut self,
         ctx: &Ctx<'_, M>,

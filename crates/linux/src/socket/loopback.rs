@@ -146,8 +146,8 @@ fn one<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Err
     Ok(0)
 }
 
-/// Serves a change of a property. The properties are fixed, so the present value is accepted and all others are
-/// refused.
+/// Serves a request to change a property of the interface. The properties are fixed, so a request with the present
+/// value succeeds and any other value is refused.
 fn set<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Errno> {
     let bytes: [u8; REQUEST] = ctx.read(at)?;
     if !ctx.credentials().may(cap::NET_ADMIN) {
@@ -180,7 +180,7 @@ fn is_present(request: u32, name: &[u8], new: &[u8]) -> Result<bool, Errno> {
         // Only six bytes of a hardware address are significant.
         SIOCSIFHWADDR | SIOCSIFHWBROADCAST if family != HARDWARE => return Err(Errno::EINVAL),
         SIOCSIFHWADDR | SIOCSIFHWBROADCAST => (SIOCGIFHWADDR, 2..8),
-        // Linux also refuses a metric, and a map for this interface.
+        // Linux also refuses to set a metric, or a map of this interface.
         _ => return Ok(false),
     };
     Ok(new.get(range.clone()) == property(shown_by).get(range))

@@ -60,7 +60,7 @@ impl<M: Machine> NoticeSocket<M> {
     }
 }
 
-/// Converts an address to the bytes for a program. `family` is that of the program's socket.
+/// Converts an address to the bytes for a program. `family` is the family of the program's socket.
 fn out_address(address: &Address, family: Family) -> OutAddress {
     match address {
         Address::Unnamed => OutAddress::unnamed(),

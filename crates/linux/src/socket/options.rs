@@ -47,7 +47,7 @@ struct Kept {
     name: u32,
     /// The initial value.
     first: i32,
-    /// The least value that Linux accepts; `most` is the largest.
+    /// `least` is the least value that Linux accepts, and `most` the largest.
     least: i32,
     most: i32,
     kind: Is,
@@ -68,7 +68,8 @@ const fn number(level: u32, name: u32, first: i32, least: i32, most: i32) -> Kep
     Kept { level, name, first, least, most, kind: Is::Number }
 }
 
-/// The options whose values are only stored. The index of an option here is its index in `quire_net`'s storage.
+/// The options whose values are only stored. The index of an option in this array is its index in the storage of
+/// `quire_net`.
 const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_TCP, raw::TCP_KEEPIDLE, 7200, 1, 32_767),
     number(raw::SOL_TCP, raw::TCP_KEEPINTVL, 75, 1, 32_767),
@@ -194,7 +195,7 @@ pub fn sys_setsockopt<M: Machine>(
             let chosen = CONGESTION.iter().position(|known| **known == named).ok_or(Errno::ENOENT)?;
             set_kept(options, level, name, chosen as i32)
         }
-        // No protocol runs above TCP, as on a Linux without modules for that.
+        // No upper-layer protocol (TLS) runs above TCP, as on a Linux without modules for upper-layer protocols.
         (raw::SOL_TCP, raw::TCP_ULP) => short_name(ctx, at, len).and(Err(Errno::ENOENT)),
         _ => {
             let value = match (value()?, usual(&ctx.linux.settings, level, name)) {
@@ -206,14 +207,14 @@ pub fn sys_setsockopt<M: Machine>(
                 _ => value,
             };
             let is_class = matches!((level, name), (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS));
-            // On a stream, the kernel owns these bits, and they stay 0.
+            // On a stream, the kernel owns the two bits for congestion in the traffic class, and they stay 0.
             let own = if is_class && socket.kind() == Kind::Stream { CONGESTION_BITS } else { 0 };
             set_kept(options, level, name, value & !own)
         }
     }
 }
 
-/// The value that -1 means for an option, if it has a special meaning.
+/// The default value of an option that a program resets with -1. `None` if -1 does not reset the option.
 fn usual(settings: &Settings, level: u32, name: u32) -> Option<i32> {
     match (level, name) {
         (raw::SOL_IP, raw::IP_TTL) => Some(settings.get(Setting::Hops) as i32),
@@ -286,7 +287,7 @@ pub(super) fn kept_value(options: &Options, level: u32, name: u32) -> i32 {
     kept(level, name).map_or(0, |(place, kept)| kept.first.wrapping_add(options.kept(place) as i32))
 }
 
-/// Sets the headers of datagrams from the stored options that choose them. A stored -1 means the default.
+/// Sets the hop limit and the traffic class of sent datagrams from the stored options. A stored -1 means the default.
 fn set_headers(options: &Options) {
     let choice = |level, name, usual| u8::try_from(kept_value(options, level, name)).unwrap_or(usual);
     let Header { hops, class } = Header::USUAL;
@@ -312,7 +313,7 @@ pub(super) fn set_socket_option<M: Machine>(
     len: usize,
 ) -> Result<usize, Errno> {
     let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
-    // The limit is at most half of the largest number, because the size is doubled.
+    // The limit is at most half of the largest number, because `buffer` doubles the requested size.
     let most = |setting| ctx.linux.settings.get(setting).min(i64::from(i32::MAX / 2)) as u32;
     if let Some(flag) = flag(raw::SOL_SOCKET, name) {
         options.set(flag, value()? != 0);

@@ -88,8 +88,8 @@ fn send<M: Machine>(
     })
 }
 
-/// Charges the caller's user for files in flight. ETOOMANYREFS if the user has more of them than its limit of open
-/// files, and no capability to exceed it.
+/// Charges the caller's user for files in flight. ETOOMANYREFS if the user has more files in flight than its limit of
+/// open files, and no capability to exceed the limit.
 fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<InFlightCharge>, Errno> {
     if files == 0 {
         return Ok(None);
@@ -121,8 +121,8 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
     }
 }
 
-/// Checks the buffer of a call on `file`. ENOTSOCK takes precedence over errors of the buffer. The transfer checks for
-/// a socket too, so this function does so only if the buffer is invalid.
+/// Checks the buffer of a call on `file`. ENOTSOCK takes precedence over errors of the buffer. The transfer itself
+/// refuses a file that is no socket. So this function checks for a socket only if the buffer is invalid.
 fn buffer<M: Machine>(file: &Arc<File<M>>, at: u64, len: u64) -> Result<Vectors, Errno> {
     Vectors::one(at, len).or_else(|e| is_socket(file).and(Err(e)))
 }
@@ -308,8 +308,8 @@ pub(crate) struct From {
     pub name_len: u64,
 }
 
-/// Makes an attempt to receive bytes and the sender's address. If there are none, the thread sleeps without a kernel
-/// stack.
+/// Makes an attempt to receive bytes and the sender's address. If no bytes are available, the thread sleeps without a
+/// kernel stack.
 pub(crate) fn receive_from<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     file: Arc<File<M>>,
@@ -332,11 +332,12 @@ pub(crate) fn receive_from<M: Machine>(
     Ok(got.len)
 }
 
-/// The credentials reported for a message that carries none, because neither side had asked for them when it was sent.
+/// The credentials that a receiver gets for a message without credentials. A message has none if neither side had asked
+/// for credentials when it was sent.
 const NOT_SENT: Credentials = Credentials { pid: 0, uid: 65_534, gid: 65_534 };
 
-/// The credentials reported for data of a Unix socket. As on Linux, the end of a stream has zeroes. If no message was
-/// received, there are none.
+/// The credentials reported for data of a Unix socket. As on Linux, the end of a stream has zeroes. `None` if the
+/// receive got no message.
 fn credentials_of<M: Machine>(socket: &Socket<M>, got: &Got<M>) -> Option<Credentials> {
     match got.ancillary.credentials {
         Some(credentials) => Some(credentials),

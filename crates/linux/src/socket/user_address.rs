@@ -198,8 +198,8 @@ impl OutAddress {
         out
     }
 
-    /// Stores the address at user address `at`. The `i32` at `len_at` is the size of the buffer. As on Linux, it is
-    /// then replaced by the full length of the address.
+    /// Stores the address at user address `at`. The `i32` at `len_at` is the size of the buffer. As on Linux, the
+    /// function then replaces it by the full length of the address.
     pub(super) fn store<M: Machine>(&self, ctx: &Ctx<'_, M>, at: u64, len_at: u64) -> Result<(), Errno> {
         let room: i32 = ctx.read(len_at)?;
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;

@@ -12,7 +12,8 @@ pub enum Repeat {
     /// No effects. The call allocates before it changes anything, undoes its changes, or succeeds with the completed
     /// part.
     Nothing,
-    /// Perhaps a part of the effect. After a repetition, the effect is the same as that of a single successful call.
+    /// A failed call may have done a part of its effect. After a repetition, the effect equals that of a single
+    /// successful call.
     Same,
     /// The call is not repeated.
     Never,
@@ -23,9 +24,10 @@ impl Repeat {
     #[allow(clippy::too_many_lines)]
     pub const fn of(number: u64) -> Option<Repeat> {
         Some(match number as u32 {
-            // Calls reserve descriptors before they make files, and a pair of descriptors both or not at all. Ids,
-            // threads and processes are freed by drops. Transfers that have moved bytes return the number of bytes.
-            // Names are linked after all allocations.
+            // The calls of this list reserve descriptors before they make files. A call for two descriptors reserves
+            // both or none. The ids, threads and processes that a failed call has made are freed when their values are
+            // dropped. Transfers that have moved bytes return the number of bytes. Names are linked after all
+            // allocations.
             raw::__NR_read
             | raw::__NR_write
             | raw::__NR_open
@@ -159,8 +161,8 @@ impl Repeat {
             | raw::__NR_epoll_wait
             | raw::__NR_epoll_pwait
             | raw::__NR_epoll_pwait2 => Repeat::Nothing,
-            // These calls read, set a given value, or finish the rest of a range. A call with a temporary signal mask
-            // keeps the mask that its first attempt saved.
+            // The calls of this list read, set a given value, or finish the rest of a range. A call with a temporary
+            // signal mask keeps the mask that its first attempt saved.
             raw::__NR_mprotect
             | raw::__NR_madvise
             | raw::__NR_msync
@@ -310,7 +312,7 @@ impl Repeat {
             | raw::__NR_pselect6
             | raw::__NR_rt_sigsuspend
             | raw::__NR_pause => Repeat::Same,
-            // These calls do not return, or their result register belongs to the program.
+            // The calls of this list do not return, or their result register belongs to the program.
             raw::__NR_rt_sigreturn | raw::__NR_exit | raw::__NR_reboot | raw::__NR_exit_group => Repeat::Never,
             _ => return None,
         })

@@ -33,8 +33,8 @@ macro_rules! table {
     };
 }
 
-/// Runs a handler that ends something, so that it may allocate from the floor of the memory reserve. The function is
-/// never inlined, so that the dispatcher keeps no state across a call.
+/// Runs a handler that ends something (a process, a mapping). It may allocate from the floor, the last part of the
+/// memory reserve. The function is never inlined, so that the dispatcher keeps no state across a call.
 #[inline(never)]
 fn end<M: Machine, Args>(handler: impl Handler<M, Args>, ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     let thread = ctx.thread;

@@ -53,7 +53,8 @@ fn program(entry: u64, first: &[u8], headers: &[Header]) -> Vec<u8> {
     let half = |file: &mut Vec<u8>, values: &[u16]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
     let word = |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
     let long = |file: &mut Vec<u8>, values: &[u64]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
-    // The file is an executable for x86-64, version 1. The entry, the program headers, and no sections follow.
+    // The header says: an executable for x86-64, version 1. Then it has the entry address, the offset of the program
+    // headers, and 0 for no sections.
     half(&mut file, &[2, 62]);
     word(&mut file, &[1]);
     long(&mut file, &[entry, 64, 0]);

@@ -1,6 +1,7 @@
-//! A machine with one CPU in a process, for tests of the Linux layer. The memory core's page tables are in an arena.
-//! Each access walks them, because there is no TLB. Each thread of the scheduler is a host thread that runs only while
-//! it has the CPU. The clock advances when it is read. It also advances to the next deadline when all threads sleep.
+//! A machine with one CPU in a process, for tests of the Linux layer. Its RAM, with the memory core's page tables, is
+//! an [`Arena`], a block of host memory. Each access walks the page tables, because there is no TLB. Each thread of the
+//! scheduler is a host thread that runs only while it has the CPU. The clock advances when it is read. It also advances
+//! to the next deadline when all threads sleep.
 
 use crate::start::Boot;
 use crate::test_host::refusal;
@@ -131,7 +132,7 @@ pub struct One {
 /// The access to RAM before the machine exists.
 struct Ram<'a>(&'a Arena);
 
-// SAFETY: the arena does not move, and its frames are consecutive.
+// SAFETY: the arena (the host memory that is the machine's RAM) does not move, and its frames are consecutive.
 unsafe impl Phys for Ram<'_> {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.0.ptr(pfn)
@@ -298,7 +299,8 @@ impl One {
 
     /// Translates `va` like [`Self::walk`], and serves page faults.
     fn reach(&self, va: u64, access: Access) -> Option<*mut u8> {
-        // A served fault seldom recurs, because only this CPU could undo the mapping. The limit finds endless faults.
+        // After a fault is served, the walk succeeds, because only this CPU could remove the mapping again. The limit
+        // finds endless faults.
         for _ in 0..10 {
             if let Some(at) = self.walk(va, access) {
                 return Some(at);
@@ -366,7 +368,7 @@ impl quire_vm::Machine for One {
         quire_linux_state::Machine::realtime(self)
     }
     fn is_ending(&self) -> bool {
-        // SAFETY: the running thread, which lives while it runs.
+        // SAFETY: `current` returns the running thread, which exists while it runs.
         let payload = unsafe { (*quire_task::Machine::current(self)).payload() };
         payload.as_ref().is_some_and(quire_linux_state::process::thread::Thread::killed)
     }
@@ -414,7 +416,7 @@ unsafe impl quire_task::Machine for One {
     fn halt(&self) {
         self.masked.store(false, SeqCst);
         let due = self.deadline.swap(NEVER, SeqCst);
-        // A deadline after the machine's end counts as none.
+        // A deadline after the end of the machine's time counts as no deadline.
         let due = if due > self.programs.until() { NEVER } else { due };
         if self.programs.halted(due == NEVER) {
             // All threads sleep without a deadline, or run for ever. All processes except process 1 are killed, and
@@ -455,9 +457,10 @@ unsafe impl quire_task::Machine for One {
             // The contexts are cloned, because `prev` may be freed as soon as `next` runs.
             // SAFETY: by the trait's contract, this call may access both contexts.
             let (own, them) = unsafe { ((*prev.context()).clone(), (*next.context()).clone()) };
-            // SAFETY: this is the switch to `next` on the only CPU.
+            // SAFETY: this code is the switch to `next`, and no other CPU exists, so no thread replaces the address
+            // space of `next`.
             match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {
-                // SAFETY: interrupts are masked, and an address space exists while a thread has it.
+                // SAFETY: interrupts are masked, and an address space exists as long as a thread refers to it.
                 Some(pmap) => unsafe { pmap.switch_in(self, 0) },
                 // SAFETY: interrupts are masked, and the CPU may load the kernel's own root at any time.
                 None => unsafe { self.mmu.leave(self, 0) },

@@ -1,8 +1,10 @@
-//! Refused allocations in system calls. Allocations of the layers from the host's allocator count like those of frames.
+//! Refused allocations in system calls. Allocations from the host's allocator can be refused like allocations of
+//! frames.
 //!
-//! The Linux layer counts the allocations of a call, and decides which one is refused. The machine asks it for each
-//! allocation of the memory core. Files and processes use the host's test allocator, which asks through this module.
-//! Allocations of the machine itself (its threads, their contexts, backtraces of locks) always succeed.
+//! The Linux layer counts the allocations of a call, and decides which one is refused. For each allocation of the
+//! memory core, the machine asks the Linux layer. Files and processes use the host's test allocator, which asks the
+//! Linux layer through this module. Allocations of the machine itself (its threads, their contexts, backtraces of
+//! locks) always succeed.
 
 use crate::test_host::machine::One;
 use quire_heap::refusal::set_judge;

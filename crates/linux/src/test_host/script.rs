@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// The address of a program's memory, and its size in pages.
+/// The address of a program's memory (`DATA`), and its size in pages (`PAGES`).
 pub const DATA: u64 = 0x40_0000;
 pub const PAGES: u64 = 64;
 /// The first address of code. These addresses are never mapped, because code is run by the host.
@@ -49,7 +49,7 @@ enum Code {
 #[derive(Default)]
 struct Scripts {
     code: Mutex<BTreeMap<u64, Code>>,
-    /// The number of used code addresses. `used` is the number of used bytes of the program's memory.
+    /// `coded` is the number of used code addresses, and `used` the number of used bytes of the program's memory.
     coded: AtomicU64,
     used: AtomicU64,
     halts: AtomicU32,
@@ -166,7 +166,7 @@ impl Task {
         self.exit(0)
     }
 
-    /// Continues until the instruction pointer is `next`. Meanwhile runs handlers, restarts calls, or begins another
+    /// Continues until the instruction pointer is `next`. Until then, runs handlers, restarts calls, or begins another
     /// program.
     fn settle(&mut self, next: u64) {
         loop {
@@ -200,7 +200,7 @@ impl Task {
         let _result = steps::call(self.machine, &mut self.regs, number, arguments);
     }
 
-    /// Makes a call, runs the handlers of signals that arrive meanwhile, and returns the call's result.
+    /// Makes a call, runs the handlers of signals that arrive during the call, and returns the call's result.
     pub fn call<const N: usize>(&mut self, number: u32, arguments: [u64; N]) -> Result<u64, Errno> {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&arguments);

@@ -19,7 +19,7 @@ pub fn sleeps() -> u32 {
 }
 
 /// Makes a call as the kernel's entry does, up to the return to user mode, and returns the result. `rip` must be the
-/// address after the instruction.
+/// address after the `syscall` instruction.
 pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
     let linux = machine.linux();
     let [a, b, c, d, e, f] = arguments;
@@ -32,7 +32,7 @@ pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: 
         served = refusal::calling(linux.current(), || crate::entry::go_on(linux, regs));
     }
     go_back(machine, linux, regs);
-    // The check leaves out a return from a signal frame and a new program, whose `rax` may have any value.
+    // After a return from a signal frame or in a new program, `rax` may have any value. So the check leaves out both.
     if number != RT_SIGRETURN && regs.orig_rax == number {
         let error = regs.rax.wrapping_neg();
         assert!(!(512..4096).contains(&error), "call {number} gives error {error}, which programs never see");
@@ -55,7 +55,7 @@ pub fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut Use
         turns += 1;
         assert!(turns < 1000, "work never ends");
     }
-    // The return instruction loads segments and flags. They must be those of user mode.
+    // The return instruction loads segments and flags. These must have the values of user mode.
     let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
     assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
     let fixed = regs.rflags & UserRegs::FIXED_FLAGS;

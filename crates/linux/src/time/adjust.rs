@@ -1,7 +1,7 @@
 //! `adjtimex` and `clock_adjtime`, by which programs read the parameters of the clock, and step it.
 //!
-//! The rate of the clock is fixed, and the clock counts as not synchronised. A request that would change another
-//! parameter is refused. A request with the present values is accepted.
+//! The rate of the clock is fixed, and the clock counts as not synchronised. A request that would change a parameter
+//! other than the time is refused. A request with the present values is accepted.
 
 use crate::time::clock::{REALTIME, check_day, is_other_clock};
 use quire_linux_state::Ctx;
@@ -57,13 +57,14 @@ mod at {
     pub const SECONDS: usize = 9;
     pub const FRACTION: usize = 10;
     pub const TICK: usize = 11;
-    /// The words for the pulse-per-second signal, and the index of the word that is an `int`.
+    /// The words for the pulse-per-second signal (`PULSE`), and the index of the only `int` among them (`PULSE_SHIFT`).
     pub const PULSE: core::ops::RangeInclusive<usize> = 12..=19;
     pub const PULSE_SHIFT: usize = 14;
     pub const TAI: usize = 20;
 }
 
-/// Values that requests may set, but not change: the bit of `modes`, the index, and the value.
+/// Fields that a request may set only to their present value. Each row has the bit of `modes`, the index of the field,
+/// and the value.
 const KEPT: [(u32, usize, i64); 5] = [
     (mode::FREQUENCY, at::FREQUENCY, 0),
     (mode::MAX_ERROR, at::MAX_ERROR, MOST_ERROR),
@@ -72,8 +73,8 @@ const KEPT: [(u32, usize, i64); 5] = [
     (mode::TICK, at::TICK, TICK),
 ];
 
-/// Checks a request as Linux does. `capable` says whether the caller has the capability. EINVAL also if a fixed value
-/// would change.
+/// Checks a request as Linux does. `capable` says whether the caller has the capability. EINVAL also if the request
+/// would change a parameter that is fixed here.
 fn check(request: &Timex, capable: bool) -> Result<(), Errno> {
     let modes = request[at::MODES] as u32;
     let has = |bits: u32| modes & bits != 0;
@@ -104,7 +105,7 @@ fn check(request: &Timex, capable: bool) -> Result<(), Errno> {
     }
     let changes = match has(mode::ADJTIME) {
         true => !has(mode::NANO) && signed(at::OFFSET) != 0,
-        // Without STA_PLL an offset has no effect, as on Linux, and that bit is refused.
+        // As on Linux, an offset without STA_PLL has no effect. A request that sets STA_PLL is refused.
         false => {
             KEPT.iter().any(|(bits, at, value)| has(*bits) && signed(*at) != *value)
                 || has(mode::STATUS) && request[at::STATUS] as u32 & !READ_ONLY != UNSYNCHRONISED

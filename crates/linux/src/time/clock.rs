@@ -90,7 +90,8 @@ pub fn sys_clock_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) 
 
 /// `clock_getres`
 pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -> Result<usize, Errno> {
-    // The process or thread of a CPU clock must exist, because `clock_getcpuclockid` checks that by this call.
+    // The process or thread of a CPU clock must exist, because libc's `clock_getcpuclockid` uses this call to check
+    // that it exists.
     Clock::new(clock)?.now(ctx)?;
     ctx.write_optional(to, &Timespec::from_nanos(ctx.linux.machine.clock_resolution()))?;
     Ok(0)
@@ -183,7 +184,7 @@ mod tests {
         ] {
             assert_eq!(check(nanos, true), answer, "{nanos}");
         }
-        // Only the upper bound is checked before the capability.
+        // The upper bound is checked before the capability, and the other bounds after it.
         assert_eq!((check(99, false), check(latest, false)), (Err(Errno::EPERM), Err(Errno::EINVAL)));
     }
 

@@ -13,8 +13,8 @@ use quire_linux_state::time::Timespec;
 /// is written, and the state for a restart is stored.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Result<usize, Errno> {
     let TimeSleep { deadline, relative } = sleep;
-    // If the time of day was set meanwhile, the old deadline does not count. That also interrupts the sleep, and the
-    // call is made again with a new deadline.
+    // If another thread has set the time of day during the sleep, the old deadline is not valid any more. The change
+    // interrupts the sleep, and the call is repeated with a new deadline.
     if ctx.now() >= deadline && !ctx.thread.day_was_set() {
         return Ok(0);
     }

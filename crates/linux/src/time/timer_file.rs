@@ -1,4 +1,4 @@
-//! Timer files: `timerfd_create`, `timerfd_settime` and `timerfd_gettime`. Their state is in
+//! Timer files: `timerfd_create`, `timerfd_settime` and `timerfd_gettime`. The state of such a file is in
 //! [`timer_file`](quire_linux_state::time::timer_file).
 
 use crate::file::path::only;

@@ -8,14 +8,14 @@ use quire_heap::{Box, Vec};
 /// The number of numbers in a [`Word`].
 pub(super) const BITS: usize = u64::BITS as usize;
 
-/// The state of 64 numbers. Guarded by the lock.
+/// The state of 64 numbers. The lock `Slots::changes` guards it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Word {
     used: u64,
     marked: u64,
 }
 
-/// The states of all numbers. Guarded by the lock, as changes of slots are.
+/// The states of all numbers. The lock `Slots::changes` guards them, and also changes of slots.
 pub(super) enum Changes {
     /// At most 64 numbers. They need no other memory.
     Few(Word),
@@ -155,7 +155,8 @@ impl Changes {
         let mut below = if start == from / BITS { (1 << (from % BITS)) - 1 } else { 0 };
         let mut at = start;
         while let Some(&word) = self.words().get(at).filter(|w| w.used | below == u64::MAX) {
-            // All words up to here are full, unless `from` hides a part of one.
+            // All words up to `at` are full. The exception is the word of `from`, whose bits below `from` were not
+            // checked.
             if at == self.lowest() && word.used == u64::MAX {
                 self.set_lowest(at + 1);
             }

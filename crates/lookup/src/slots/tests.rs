@@ -88,7 +88,7 @@ fn a_table_is_a_map_from_numbers_to_values() {
                     }
                 }
                 10 => {
-                    // Reserved numbers are filled and given back in turn.
+                    // Reserved numbers are filled in even steps, and given back in odd steps.
                     if let Some((n, mark)) = reserved.pop_first() {
                         if step % 2 == 0 {
                             table.fill_reserved(n, Arc::try_new(step).unwrap());

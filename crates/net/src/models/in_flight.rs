@@ -90,7 +90,7 @@ fn accept_against_collect() {
     let (garbage, feeder) = pair(network);
     let (live, writer) = pair(network);
     assert_eq!(writer.write(&Io::NOW, &mut SliceSource::new(&[9])), Ok(1));
-    // The order of these sends decides that of the counts: first the sockets to which the listener leads, then the
+    // The collector counts in the order of these sends: first the sockets to which the listener leads, then the
     // references to the listener.
     send(&feeder, listener.clone());
     send(&feeder, garbage);

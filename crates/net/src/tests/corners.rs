@@ -120,7 +120,7 @@ fn a_sender_without_room_is_listed_once_at_each_receiver() {
             assert_eq!(write(sender, &Io::NOW, &[0; 1000]), Err(FsError::WouldBlock));
         }
     }
-    // The 20 senders and the filler, whose sends failed too.
+    // Each list has the 20 senders, and the filler, whose sends failed too.
     assert_eq!([&b, &c].map(|receiver| receiver.endpoint.polls.lock().len()), [21, 21]);
     while read(&b, &Io::NOW, 1000).is_ok() {}
     assert_eq!([&b, &c].map(|receiver| receiver.endpoint.polls.lock().len()), [0, 21]);
@@ -219,7 +219,7 @@ fn an_automatic_port_joins_no_group() {
             other
         })
         .collect();
-    // All ports but that one are taken.
+    // All ports but the port of `of_root` are taken.
     assert!(others.iter().all(|other| !matches!(other.local(), crate::Address::Inet(at) if at.port() == to.port())));
     let last = socket(&n, Family::Inet4, Kind::Datagram);
     last.options().set(Flags::REUSE_PORT, true);

@@ -67,7 +67,7 @@ fn a_connected_unix_socket_returns_the_name_of_its_peer() {
         }
         write(&client, &Io::NOW, b"c").unwrap();
         drop(client);
-        // The sender's present name, although that socket has closed.
+        // The call reports the sender's present name, although the sender has closed.
         assert_eq!(from(&server, ReceiveFlags::SENDER), unix.then(|| named(b"late")));
         assert_eq!(from(&server, ReceiveFlags::SENDER), None, "at the end");
     }

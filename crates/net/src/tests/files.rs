@@ -255,8 +255,8 @@ fn a_socket_that_a_thread_receives_behind_the_count_keeps_its_messages() {
         let n = network();
         let (r, to_r) = shared(&n, kind);
         let _y = send_full(&n, inner(&to_r));
-        // The collector counts in the order in which the files were sent: first the inbox of `r`, then that of `q`,
-        // which has `r`.
+        // The collector counts in the order in which the files were sent: first the inbox of `r`, then the inbox of
+        // `q`, which has `r`.
         let (q, to_q) = shared(&n, Kind::SeqPacket);
         send_files(inner(&to_q), b"r", vec![r.clone()]).unwrap();
         send_files(inner(&to_q), b"q", vec![q.clone()]).unwrap();
@@ -281,8 +281,8 @@ fn a_socket_that_comes_with_a_connection_accepted_behind_the_count_keeps_its_mes
         send_files(inner(&to_q), b"q", vec![q.clone()]).unwrap();
         // Without roots, the first round must not be the last.
         let kept = rooted.then_some(q);
-        // The thread has the last reference to the listener outside of messages. It drops that before the references
-        // are counted.
+        // The thread has the last reference to the listener outside of messages. It drops that reference before the
+        // collector counts the references.
         let server = collect_while(&n, address_of(&l), move |_| inner(&l).accept(&Io::NOW).unwrap());
         is_full(&receive(&server, 9, ReceiveFlags::empty()).unwrap().1);
         drop(kept);

@@ -1,8 +1,9 @@
 //! The tables that each CPU has loaded, and its tags (PCIDs, ASIDs) for spaces.
 //!
 //! A CPU keeps the translations of the last few spaces that it ran. No tag belongs to a space for ever: each CPU uses
-//! its tags as a small cache of spaces. So the memory is a fixed few words a CPU (relies on C8). A CPU loads a space
-//! without losing a translation if the space still has a tag there and its generation has not changed.
+//! its tags as a small cache of spaces. So each CPU needs a few words of memory, however many spaces there are (relies
+//! on C8: no memory in proportion to processes times CPUs). A CPU loads a space without losing a translation if the
+//! space still has a tag there and its generation has not changed.
 //!
 //! This module has the state; `switch` loads and leaves spaces by the machine's instructions.
 
@@ -26,11 +27,12 @@ pub const TAGS: usize = 6;
 struct Tagged {
     space: AtomicU64,
     seen: AtomicU64,
-    /// The regime of the space's [`Roots`](crate::roots::Roots) under which the translations were made.
+    /// The regime under which the translations were made. The number rises when the use of per-CPU roots
+    /// ([`Roots`](crate::roots::Roots)) begins or ends.
     regime: AtomicU64,
 }
 
-/// The most empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
+/// The most empty table pages that a CPU keeps: enough for two small processes, and only 64 KiB of memory.
 const SPARE: u32 = 16;
 
 /// A list of empty table pages, linked through their descriptors.
@@ -55,24 +57,24 @@ pub struct CpuMmu {
     /// Spare table pages for this CPU. A table page is all zeroes again when it is freed, so its next use needs no
     /// zeroing. Other CPUs acquire the lock only to drain the list.
     spare: SpinLock<SpareTables>,
-    /// The number of spare pages. It is written under the lock, and read without the lock to find an empty or full
-    /// list.
+    /// The number of spare pages. A CPU changes it under the lock. The owner reads it without the lock, to find out
+    /// whether the list is empty or full.
     spares: AtomicU32,
     /// The number of spaces to which this CPU has given a number.
     given: AtomicU64,
-    /// Resident pages that this CPU has added to the loaded space, less those that it removed, since its last report to
-    /// the space.
+    /// The number of resident pages that this CPU has added to the loaded space, less removed pages, since its last
+    /// report to the space.
     unreported: AtomicU64,
 }
 
-/// How many pages a CPU counts for itself before it adds them to the space's shared count. So the cache line of the
-/// shared count moves once in as many zero-fill faults. At most 4 MiB a CPU are unreported.
+/// How many pages a CPU counts for itself before it adds them to the space's shared count. So a CPU fetches the cache
+/// line of the shared count once in 1,024 zero-fill faults. At most 4 MiB a CPU are unreported.
 #[cfg(not(any(loom, shuttle)))]
 const REPORT_AFTER: i64 = 1024;
 #[cfg(any(loom, shuttle))]
 const REPORT_AFTER: i64 = 2;
-/// A CPU that is about to remove pages first reports its count if it has reached this number. Otherwise the peak could
-/// miss those pages.
+/// A CPU that is about to remove pages first reports its count if the count has reached this number. Otherwise the peak
+/// could miss the counted pages.
 const REPORT_BEFORE: i64 = REPORT_AFTER / 8 + 1;
 
 impl CpuMmu {
@@ -129,7 +131,7 @@ impl CpuMmu {
         if self.loaded() == id { self.unreported.load(Ordering::Relaxed).cast_signed() } else { 0 }
     }
 
-    /// Begins to count for another space, and reports the rest of the old count. `before`: the space that was loaded.
+    /// Begins to count for another space, and reports the rest of the old count to `before`, the space that was loaded.
     ///
     /// # Requires
     /// Runs on this CPU, with interrupts off.
@@ -211,8 +213,8 @@ impl CpuMmu {
         }
         match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
             Some(i) => (i, self.is_fresh(i, generation, regime)),
-            // Slots are replaced in turn. This evicts the slot that was loaded longest ago, if spaces run in turn as
-            // well.
+            // The CPU replaces its slots round-robin. If the spaces run round-robin too, this evicts the slot that was
+            // loaded longest ago.
             None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
         }
     }
@@ -231,8 +233,8 @@ impl<F: Format> Mmu<F> {
         PerCpu::<CpuMmu>::bytes(cpus)
     }
 
-    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags`: address-space tags exist and are
-    /// enabled on every CPU.
+    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags` says whether address-space tags
+    /// exist and are enabled on every CPU.
     ///
     /// # Safety
     /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that no other code ever uses.
@@ -259,7 +261,7 @@ impl<F: Format> Mmu<F> {
         self.cpus.of(cpu)
     }
 
-    /// Takes an empty table page from this CPU's spare ones; `None` if it has none.
+    /// Takes a spare table page, which is empty, from this CPU's list; `None` if the list is empty.
     pub(crate) fn take_spare<M: Machine>(&self, vm: &Physical<M>) -> Option<Pfn> {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
@@ -278,7 +280,7 @@ impl<F: Format> Mmu<F> {
     pub(crate) fn keep_spare<M: Machine>(&self, vm: &Physical<M>, t: Pfn) -> bool {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
-        // Only this CPU adds to its own list, so the list cannot become full meanwhile.
+        // Only this CPU adds to its own list, so the list cannot become full after this check.
         if mine.spares.load(Ordering::Relaxed) == SPARE {
             return false;
         }

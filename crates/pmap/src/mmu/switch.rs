@@ -47,10 +47,10 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: after `enter`, other CPUs send this CPU their flushes. The generations below show whether it
-        // missed a flush before that. If it did, this load drops the space's translations.
+        // Relies on C4: after `enter`, other CPUs send this CPU their flushes. The generations below show whether this
+        // CPU missed a flush before `enter`. If it did, this load drops the space's translations.
         let Entered { generation, new, root } = root.enter(space, cpu);
-        // The regime is read after the CPU joined: see the protocol in `roots`.
+        // This CPU reads the regime after `enter`, by which it joined the running CPUs: see the protocol in `roots`.
         let (regime, own, stale) = match fan.get() {
             None => (0, None, false),
             Some(roots) => {
@@ -141,7 +141,8 @@ impl<F: Format> Mmu<F> {
         let root = self.or_kernel(root.get());
         let state = self.cpus.of(cpu);
         if state.root().0 != root {
-            // The recorded regime stays. If another regime has begun since, the next switch-in flushes once.
+            // The recorded regime stays. If another regime has begun after it was recorded, the next switch-in flushes
+            // once.
             let regime = state.slots[state.slot.load(Ordering::Relaxed)].regime.load(Ordering::Relaxed);
             // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's or the kernel's, as
             // `reload` requires.
@@ -164,7 +165,8 @@ impl<F: Format> Mmu<F> {
     ) {
         let state = self.cpus.of(cpu);
         let (_, tag) = state.root();
-        // The generation is read before all translations are dropped, so that a later flush is not counted as seen.
+        // This CPU reads the generation before it drops all translations, so that it does not count a later flush as
+        // seen.
         let generation = space.generation();
         // SAFETY: the callers guarantee what `load_root` requires of the root and of interrupts.
         unsafe { machine.load_root(root, tag, false) };

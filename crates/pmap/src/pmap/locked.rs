@@ -11,11 +11,11 @@ use quire_vm::phys::Physical;
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange};
 
-/// All rights but that to store.
+/// All rights except the right to store.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
-/// The least number of groups with writable leaves from which a table page is store-protected as a whole. Below it, the
-/// leaves are protected one by one.
+/// If at least this number of groups (cache lines of entries) have writable leaves, the table page is store-protected
+/// as a whole. With fewer such groups, the leaves are write-protected one by one.
 const PROTECT_TABLE_FROM: u32 = 4;
 
 /// A locked, live, last-level table page.
@@ -62,7 +62,7 @@ impl<M: Hardware> LockedTable<'_, M> {
         assert_eq!(M::Format::frame(old), new.pfn, "a leaf replaces the leaf of another frame");
         let (slot, add) = (&self.t.view.slots[self.at(va)], M::Format::user_leaf(new));
         loop {
-            // Rights only grow. The accessed and dirty bits, which the hardware may set meanwhile, stay.
+            // The loop only adds rights. It keeps accessed and dirty bits that the hardware sets at the same time.
             let word = M::Format::strengthen(old, add);
             match slot.compare_exchange_weak(old, word, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -80,8 +80,8 @@ impl<M: Hardware> LockedTable<'_, M> {
     /// returns 1.
     ///
     /// One atomic AND changes a leaf, without a retry loop. This is safe because every writable leaf is dirty already,
-    /// and only the holder of the lock changes its write permission. So the CPU can only set the accessed bit
-    /// meanwhile, which the AND preserves.
+    /// and only the holder of the lock changes its write permission. So a CPU that walks the tables at the same time
+    /// can only set the accessed bit, which the AND preserves.
     fn take_stores(
         &self,
         first: usize,
@@ -267,9 +267,10 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     // This is a separate function, so that removers of many leaves do not save registers for it.
     #[inline(never)]
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
-        // The ordinary removal handles two cases. Where CPUs have roots of their own, `flush` finds the targets entry
-        // by entry. Where a CPU runs the space, it would miss the generation that is raised here, and later drop
-        // everything instead of one page. `take_alone` finds a CPU that begins to run the space after this check.
+        // Two cases use the ordinary removal. First, if CPUs have roots of their own, `flush` determines the target
+        // CPUs for each root entry. Second, a CPU may run the space. That CPU would miss the generation that
+        // `take_alone` raises below, and would drop all translations at its next flush instead of one page.
+        // `take_alone` detects a CPU that begins to run the space after this check.
         if self.tables.roots().is_some() || !self.tables.residency.running().is_empty() {
             return Table::<M>::remove(self, va, owed);
         }
@@ -390,8 +391,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     fn restore_stores(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
         let view = &self.t.view;
         if !keep {
-            // While the table page is store-protected no CPU stores through its leaves, so weakening them owes no
-            // flush.
+            // While the table page is store-protected, no CPU stores through its leaves. So this loop, which takes the
+            // write permission from the leaves, owes no flush.
             let stays = M::Format::weaken(!0, UNWRITABLE);
             view.scan_locked(0, FANOUT - 1, |_, slot, word| {
                 if M::Format::writable(word) {
@@ -403,9 +404,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             });
             view.note_unwritable(0, FANOUT - 1, M::Format::writable);
         }
-        // The entry above is changed after the leaves, so that a walker that passes it finds their new rights. A CPU
-        // that caches the entry without the bit faults at most once more. That fault drops the cached entry (SDM volume
-        // 3, 4.10.4.1 and 4.10.4.3).
+        // This code changes the entry above after the leaves, so that a CPU that walks through the changed entry finds
+        // the leaves' new rights. A CPU that caches the entry without the bit faults at most once more. That fault
+        // drops the cached entry (SDM volume 3, 4.10.4.1 and 4.10.4.3).
         self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
         view.state.set_store_protected(false);
     }
@@ -437,5 +438,13 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
 
     fn live(&self) -> u32 {
         self.t.view.state.live()
+    }
+
+    fn note_zeroes(&mut self) {
+        self.t.view.state.note_zeroes();
+    }
+
+    fn shows_zeroes(&self) -> bool {
+        self.t.view.state.shows_zeroes()
     }
 }

@@ -28,7 +28,7 @@ use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange};
 
-/// A memory system, seen as the storage of table pages.
+/// Wraps a memory system, from which table pages are allocated and whose page descriptors hold their state.
 #[repr(transparent)]
 struct Frames<M: Hardware>(Physical<M>);
 
@@ -71,7 +71,7 @@ impl<M: Hardware> Memory for Frames<M> {
     }
     #[inline]
     fn writable(&self, t: Pfn) -> &'static AtomicU64 {
-        // This word is valid until the page is dead. Then the epoch's header is written over it.
+        // This word is valid until the page is dead. Then `retire` writes the epoch's header over it.
         &self.page(t).words()[1]
     }
 
@@ -215,8 +215,9 @@ impl<F: Format> Tables<F> {
         Ok(())
     }
 
-    /// Prepares a fault at `va` where the map has fanned out. Gives this CPU a root of its own, if it runs the space
-    /// and there is memory. If it has one already, makes the state that it needs to copy the entry over `va`.
+    /// Prepares a fault at `va` in a space whose map has fanned out, so that CPUs have roots of their own. Gives this
+    /// CPU an own root, if it runs the space and there is memory. Also allocates the state that this CPU needs to copy
+    /// the root entry over `va`.
     #[inline(never)]
     fn prepare_own<M: Hardware<Format = F>>(
         &self,
@@ -250,8 +251,9 @@ impl<F: Format> Tables<F> {
         Self::place(vm, "own-root", Own::new(root)).inspect_err(|_| Self::free_root(vm, root))
     }
 
-    /// Makes `new` this CPU's own root of this space, and loads it. Returns `false` if the regime has ended, the thread
-    /// has moved, or the CPU has an own root already.
+    /// Makes `new` this CPU's own root of this space, and loads it. Returns `false` if own roots are no longer in use,
+    /// or if the CPU has an own root already. Also returns `false` if the thread has moved to a CPU that runs another
+    /// space.
     fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, new: *mut Own) -> bool {
         let held = roots.lock.lock();
         let cpu = quire_sync::current_cpu();
@@ -280,8 +282,8 @@ impl<F: Format> Tables<F> {
         let machine = vm.machine();
         let cpu = quire_sync::current_cpu();
         let state = machine.mmu().cpu(cpu);
-        // Masked, because an interrupt may move this CPU back to the space's root. Its own root is freed after that, so
-        // this code must not use it any more.
+        // Interrupts are masked, because the handler of a request may load the space's root on this CPU. The requester
+        // then frees this CPU's own root, which this code still uses.
         machine.masked(|| {
             let Some((own, reach)) = state.own().zip(roots.reach(i)) else { return };
             if state.loaded() != self.id() || own.has(i) {
@@ -386,8 +388,9 @@ impl<F: Format> Tables<F> {
         for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
             for i in 0..USER_HALF {
                 let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
-                // A CPU marks an entry as copied before it copies it. The space's root is read after the copy, because
-                // the root may be made meanwhile; it stays while copies exist.
+                // A CPU marks an entry as copied before it copies the entry. This check reads the space's root after
+                // the own root, because another CPU may make the space's root in between. The space's root stays while
+                // copies of its entries exist.
                 let word = self.root.get().map_or(0, |root| frames.slots(root)[i].load(Ordering::Acquire));
                 if theirs != 0 && (!own.has(i) || theirs != word) {
                     return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
@@ -420,7 +423,7 @@ impl<F: Format> Tables<F> {
 
     /// Calls `f` with each last-level table page in turn. Returns the number of table pages, without the root. Each
     /// step holds the `census` lock for one entry of level 2 (1 GiB).
-    fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
+    fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&View<'_>)) -> u64 {
         let frames = Frames::of(vm);
         let (mut tables, mut at) = (0, 0);
         'step: loop {
@@ -448,7 +451,7 @@ impl<F: Format> Tables<F> {
             let mut k = 0;
             while let Some((i, word)) = middle.next(k, FANOUT - 1) {
                 tables += 1;
-                f(frames.state(F::frame(word)));
+                f(&View::of(frames, F::frame(word)));
                 k = i + 1;
             }
             at = base(at, 2) + span(2);
@@ -456,9 +459,9 @@ impl<F: Format> Tables<F> {
     }
 }
 
-// SAFETY: `tree` and `table` keep C2 and C3. Installs and removals are read-modify-writes under the table page's lock,
-// and dead marks are set under both locks. Frames of table pages are retired to the epoch after the flush. `shootdown`
-// keeps C4.
+// SAFETY: `tree` and `table` keep C2 (enter versus remove) and C3 (stale entries). Faults and removers change
+// leaves by read-modify-writes under the table page's lock. The pruner sets a dead mark under the locks of parent and
+// child, and retires the frame after the flush. `shootdown` keeps C4: a frame is reused only after the flush.
 unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     const USER: VirtRange = F::USER;
     const TABLE_SPAN: u64 = span(1);
@@ -536,7 +539,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             at = tree.prune_some(VirtRange { start: at, end }, &mut dead);
         }
         if dead.first.is_some() {
-            // All leaves below were flushed before. Only cached upper levels are left to flush.
+            // The removers have flushed all leaves of these table pages already. So this flush only has to drop cached
+            // upper levels.
             let mut set = FlushSet::new();
             set.add_structure(dead.covered);
             Pmap::<M>::flush(self, vm, &set);
@@ -598,7 +602,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let root = View::of(frames, root);
         // The detached table pages, linked through their descriptors.
         let mut detached = None;
-        // An empty root detaches nothing, so the `census` lock, which excludes counting CPUs, is not needed.
+        // An empty root has no table pages to detach. So only a root with entries needs the `census` lock, which
+        // excludes CPUs that count table pages.
         if root.next(0, USER_HALF - 1).is_some() {
             let _held = self.census.lock();
             let mut i = 0;
@@ -613,7 +618,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         if detached.is_none() {
             return;
         }
-        // Other CPUs do not run this space any more. This CPU drops its cached upper levels.
+        // Makes the other CPUs leave this space, and makes this CPU drop its cached upper levels.
         let (generation, mut targets) = self.residency.bump(true);
         {
             let pinned = preempt_off();
@@ -635,7 +640,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             }
         }
         self.residency.none_resident();
-        // No walker can reach the detached pages any more, so interrupts may stay on.
+        // No walker can reach the detached pages any more, so this loop frees them without the epoch and with
+        // interrupts on.
         let tree = self.tree(vm);
         while let Some(t) = detached {
             detached = frames.next(t);
@@ -670,7 +676,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     fn resident_pages(&self, vm: &'static Physical<M>) -> u64 {
         let mut pages = 0;
-        self.census(vm, |t| pages += t.live() as u64);
+        self.census(vm, |table| pages += table.resident::<F>(vm.zero_frame()));
         pages
     }
 

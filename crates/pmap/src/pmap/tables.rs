@@ -10,15 +10,15 @@ use quire_sync::SpinLock;
 /// The page tables of one address space. A fault reads only the first cache line of this struct.
 #[repr(C)]
 pub struct Tables<F: Format> {
-    /// Empty while the space is idle and memory is short.
+    /// The root table. The space has none while no CPU runs it and pageout has freed its page tables.
     pub(super) root: Root,
-    /// The CPUs' own root tables; null until the map fans out for the first time.
+    /// The CPUs' own root tables; null until the map fans out (gives CPUs ranges of their own) for the first time.
     pub(super) fan: Fan,
-    /// The same number as the residency's.
+    /// The space's number; `residency` has it too.
     pub(super) id: u64,
     pub(super) format: PhantomData<F>,
     pub(super) residency: Residency,
-    /// Held while a CPU counts pages, one GiB at a time, and while the tables are detached at the end of the space. No
-    /// walk but the count may run at the same time as an exit.
+    /// A CPU that counts table pages holds this lock for one GiB at a time. The thread that ends the space holds it
+    /// while it detaches the table pages. The count is the only walk that may run at the same time as an exit.
     pub(super) census: SpinLock<()>,
 }

@@ -1,17 +1,18 @@
-//! Shootdowns: which CPUs must drop translations, and how CPUs that were not interrupted catch up (relies on C4).
+//! Shootdowns: which CPUs must drop translations, and how CPUs that were not interrupted catch up (relies on C4: frames
+//! are freed only after the flush).
 //!
 //! # The protocol
 //! A space has a generation and the set of CPUs that *run* it. The flushing CPU raises the generation, fences, then
-//! reads the set and interrupts only those CPUs. A CPU that switches in adds itself to the set, fences, then reads the
-//! generation. If the generation is not the one that this CPU saw last, it drops all translations of the space. The
-//! fences guarantee that the flushing CPU sees the other in the set, or the other sees the new generation. So no CPU
-//! runs on translations older than the last completed flush.
+//! reads the set and interrupts the CPUs in the set. A CPU that switches in adds itself to the set, fences, then reads
+//! the generation. If the generation has changed since this CPU last read it, the CPU drops all translations of the
+//! space. The fences guarantee one of two outcomes: the flushing CPU sees the arriving CPU in the set, or the arriving
+//! CPU sees the new generation. So no CPU runs on translations older than the last completed flush.
 //!
 //! | | switch in | flush | go lazy | structure flush |
 //! |---|---|---|---|---|
-//! | **switch in** | own CPU's state only | bump before set, set before generation | own CPU | lazy mark dropped after the catch-up |
-//! | **flush** | | each has its own generation; late ones find it passed | an extra interrupt, harmless | as flush |
-//! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
+//! | **switch in** | each CPU changes only its own state | the flush raises the generation, then reads the set; the arriving CPU joins the set, then reads the generation | both run on one CPU | the CPU leaves the lazy set after it has caught up |
+//! | **flush** | | each flush raises the generation; a CPU ignores a flush whose generation it has passed | at worst an unneeded interrupt | as for two flushes |
+//! | **go lazy** | | a lazy CPU is no target: it catches up when it runs the space again | both run on one CPU | the CPU joins the lazy set before it leaves the running set |
 //!
 //! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
 //! space again. Freed page tables must leave its paging-structure caches, so flushes of upper levels (structure
@@ -46,8 +47,9 @@ impl<F: Format> Request<'_, F> {
                 }
             }
             RequestKind::Entry { id, i, reach, generation, set } => {
-                // Masked: as for `Leave`. Also, a `Home` request served in between would free the own root that this
-                // code uses.
+                // Interrupts are masked, so that a handler finds the space either loaded or left, as at `Leave` below.
+                // Also, a handler could serve a `Home` request here, and its requester would free the own root that
+                // this code uses.
                 machine.masked(|| {
                     if state.loaded() == *id {
                         flush_entry_here(machine, state, *i, reach, *generation, set);
@@ -55,7 +57,8 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Home { space, root, regime } => {
-                // Masked: as for `Leave`.
+                // Interrupts are masked, so that a handler finds either the old or the new root loaded, as at `Leave`
+                // below.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
                         // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
@@ -64,8 +67,9 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Root { space, root } => {
-                // Masked: as for `Leave`. The word is read here and not by the requester. Otherwise a request for a new
-                // root and a request for its end could arrive in the wrong order.
+                // Interrupts are masked, so that a handler finds either the old or the new root loaded, as at `Leave`
+                // below. The target CPU, not the requester, reads the word of the root. Otherwise the request to load a
+                // new root and the request to leave it could arrive in the wrong order.
                 machine.masked(|| {
                     if state.loaded() == space.id() && !state.has_own() {
                         // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
@@ -74,8 +78,9 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Leave { space } => {
-                // Masked, because a handler must find either all of the space loaded or nothing of it. Otherwise it
-                // could report a flush as done while the hardware still walks tables that are about to be freed.
+                // Interrupts are masked, because a handler must find the space either loaded or left, not in between.
+                // Otherwise the handler could report a flush as done while the hardware still walks tables that are
+                // about to be freed.
                 machine.masked(|| {
                     if state.loaded() == space.id() {
                         // SAFETY: this is the target CPU, with interrupts masked; no code there uses the user half.
@@ -111,7 +116,8 @@ pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency
         drop_ranges(machine, state, ranges, set.structure());
         state.set_seen(generation);
     } else {
-        // The generation is read before the flush, because the flush drops all leaves that were cleared up to it.
+        // This CPU reads the generation before it drops its translations. So it has dropped the translations of all
+        // leaves that were cleared before that generation was raised.
         let mut newest = space.generation();
         machine.drop_loaded(state);
         if mutant(Mutant::NewestAfterFlush) {
@@ -121,7 +127,8 @@ pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency
     }
 }
 
-/// As [`flush_here`], for translations below one entry of the root.
+/// Serves a flush of translations below one entry of the root, on a CPU that has the space loaded. [`flush_here`]
+/// serves a flush of the whole space.
 fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reach, generation: u64, set: &FlushSet) {
     let Some(own) = state.own() else {
         // A CPU that has the space's root loaded records no generations of single entries. Each flush targets it while

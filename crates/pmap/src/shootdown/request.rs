@@ -24,8 +24,8 @@ pub(super) enum RequestKind<'a> {
     Entry { id: u64, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
     /// A CPU that has its own root of the space loaded must load the space's root instead.
     Home { space: &'a Residency, root: &'a Root, regime: u64 },
-    /// The space has got or lost its root. A CPU that has the space loaded, without a root of its own, loads the
-    /// space's root of the moment when it serves the request.
+    /// The space has got or lost its root. A CPU that has the space loaded, without a root of its own, reads the
+    /// space's root while it serves the request, and loads it.
     Root { space: &'a Residency, root: &'a Root },
     /// The space is about to lose its tables. A CPU that has it loaded loads the kernel's root instead.
     Leave { space: &'a Residency },
@@ -57,14 +57,14 @@ impl<'a, F: Format> Request<'a, F> {
     }
 
     /// Makes every target drop `ranges` of kernel addresses, in whole pages. Of all flushes, only this one and
-    /// [`everything`](Self::everything) may be sent to all CPUs. They are dropped page by page, because the only
+    /// [`everything`](Self::everything) may be sent to all CPUs. Targets drop the ranges page by page, because the only
     /// instruction that drops all global translations is the most expensive one.
     pub fn kernel(ranges: &'a [VirtRange]) -> Self {
         Request { kind: RequestKind::Kernel { ranges }, format: PhantomData }
     }
 
-    /// Makes every target drop all translations, global ones included. It is meant for so many kernel addresses that
-    /// dropping each would cost more than refilling the TLBs.
+    /// Makes every target drop all translations, global ones included. Used if a flush has more kernel addresses than
+    /// are worth dropping one by one: then refilling the TLBs costs less.
     pub fn everything() -> Self {
         Request { kind: RequestKind::Everything, format: PhantomData }
     }

@@ -14,8 +14,8 @@ fn at_least_none(count: u64, more: i64) -> u64 {
     count.wrapping_add_signed(more).cast_signed().max(0).cast_unsigned()
 }
 
-/// The CPUs that may hold translations of one space, and how old those may be. The struct has cache lines of its own,
-/// because CPUs write it when they switch, and faults read the fields beside it.
+/// The CPUs that may hold translations of one space, and how old these translations may be. The struct has cache lines
+/// of its own, because CPUs write it when they switch, and faults read the neighbouring fields of `Tables`.
 #[repr(C, align(64))]
 pub struct Residency {
     /// The space's number. Never reused, so a tag that still holds a dead space's translations is never taken for a new
@@ -23,15 +23,15 @@ pub struct Residency {
     id: u64,
     /// The generation. Every flush raises it before it reads the set `running`.
     generation: AtomicU64,
-    /// The CPUs that run the space, or may at any moment.
+    /// The CPUs that run the space, or may begin to run it at any moment.
     running: CpuSet,
     /// The CPUs that have the space loaded while they run a thread without a user half.
     lazy: CpuSet,
     /// Whether a CPU has begun to run the space since the last check. It lies on a line that every switch-in writes
     /// anyway.
     ran: AtomicBool,
-    /// The number of resident pages, without those that CPUs with the space loaded have not reported yet
-    /// ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
+    /// The number of resident pages that CPUs have reported. A CPU that has the space loaded may have pages that it has
+    /// not reported yet ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
     resident: AtomicU64,
     /// The highest count of resident pages.
     peak: AtomicU64,
@@ -65,15 +65,16 @@ impl Residency {
         self.resident.store(0, Ordering::Relaxed);
     }
 
-    /// The highest count of resident pages. The present count, plus the `more` pages that the caller's CPU has not
-    /// reported, is included.
+    /// The highest count of resident pages so far, the present count included. `more` is the number of pages that the
+    /// caller's CPU has not reported yet.
     pub(crate) fn peak(&self, more: i64) -> u64 {
         let now = at_least_none(self.resident.load(Ordering::Relaxed), more);
         self.peak.load(Ordering::Relaxed).max(now)
     }
 
-    /// Makes the present count, plus `more` unreported pages, the peak. If a CPU reports pages meanwhile, the peak may
-    /// miss them. The count includes them, and so does the result of [`peak`](Self::peak).
+    /// Makes the present count, plus `more` unreported pages, the peak. If another CPU reports pages during this call,
+    /// the stored peak may miss these pages. The result of [`peak`](Self::peak) still includes them, because it
+    /// includes the present count.
     pub(crate) fn restart_peak(&self, more: i64) {
         self.peak.store(at_least_none(self.resident.load(Ordering::Relaxed), more), Ordering::Relaxed);
     }
@@ -99,7 +100,7 @@ impl Residency {
         (self.generation.load(Ordering::Acquire), new)
     }
 
-    /// Second half of switch-in, after stale translations were dropped: the CPU is no longer lazy.
+    /// Second half of switch-in, after this CPU has dropped stale translations: the CPU is no longer lazy.
     pub(crate) fn arrived(&self, cpu: CpuId) {
         if self.lazy.contains(cpu) {
             self.lazy.remove(cpu);
@@ -122,8 +123,8 @@ impl Residency {
         let runs = self.running.contains(cpu);
         let lazy = !mutant(Mutant::LeaveLooksLate) && self.lazy.contains(cpu);
         match (runs, lazy) {
-            // The CPU was lazy, and its switch-in has not finished. The space is not destroyed while the CPU is still
-            // in one of the sets.
+            // The CPU was lazy, and its switch-in has not finished. So the CPU leaves the sets one after the other; the
+            // space is not destroyed while the CPU is still in one of them.
             (true, true) => {
                 self.lazy.remove(cpu);
                 self.running.remove(cpu);
@@ -142,8 +143,8 @@ impl Residency {
         self.ran.load(Ordering::Relaxed) && self.ran.swap(false, Ordering::Relaxed)
     }
 
-    /// First half of a flush: raises the generation. Returns the new generation and the CPUs to interrupt. `structure`:
-    /// the flush covers upper levels, so lazy CPUs are interrupted too.
+    /// First half of a flush: raises the generation. Returns the new generation and the CPUs to interrupt. If
+    /// `structure` is true, the flush covers upper levels, and lazy CPUs are interrupted too.
     pub(crate) fn bump(&self, structure: bool) -> (u64, CpuMask) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         if !mutant(Mutant::BumpNoFence) {

@@ -16,8 +16,8 @@ struct Line {
 /// Lines that moved between CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
-    /// The number of times that a CPU needed a line that another CPU held. It got the line from that CPU or, if
-    /// unchanged, from memory.
+    /// The number of times that a CPU needed a line that another CPU held. It got the line from that CPU, or from
+    /// memory if the line was unchanged.
     pub transfers: u64,
     /// The number of times that a CPU already held a line, and invalidated it in other CPUs to write it.
     pub upgrades: u64,
@@ -32,7 +32,8 @@ impl Traffic {
     }
 }
 
-/// The state of all lines. Run the record of a few operations first to warm it, then measure the next operations.
+/// The state of all lines. Run the record of a few operations first to fill the caches, then measure the next
+/// operations.
 #[derive(Default)]
 pub struct Coherence {
     lines: HashMap<usize, Line>,

@@ -29,7 +29,8 @@ pub(super) fn own(at: usize, bytes: usize, stride: usize, label: &'static str) {
     }
     let end = at + bytes;
     let mut owned = OWNED.write().unwrap_or_else(PoisonError::into_inner);
-    // Ranges are disjoint, so those that overlap are consecutive, and the last of them begins below `end`.
+    // Labelled ranges are disjoint. So the ranges that overlap the new range are consecutive, and the last of these
+    // begins below `end`.
     while let Some((start, old)) = owned.range(..end).next_back().map(|(s, o)| (*s, o.end)) {
         if old <= at {
             break;

@@ -28,7 +28,7 @@ pub enum Mark {
     Cpu(CpuId),
 }
 
-/// The address of the first mark. A mark's store is at [`Mark::offset`] bytes from there.
+/// The address of the first mark. A mark's store is [`Mark::offset`] bytes behind this address.
 pub fn base() -> usize {
     MARKS.as_ptr().addr()
 }

@@ -4,7 +4,7 @@
 //! The recording build is the same code, built to record every access to memory that CPUs share. A record has the CPU,
 //! the kind (read, write, or both in one step), the address, the size, and the source line. The atomics are transparent
 //! wrappers (`repr(transparent)`), and records are stored in separate buffers of the host. So all shared types have the
-//! sizes, alignments and offsets of the native build, and the native build has each conflict that shows here.
+//! sizes, alignments and offsets of the native build, and the native build has each conflict that a record shows.
 //! `assert_layout!` holds both builds to one list of numbers.
 //!
 //! # How to use it
@@ -95,8 +95,8 @@ pub fn disown(at: *const u8) {
     let _recording_only = at;
 }
 
-/// Runs `f`, whose loads and stores are not the system's own: simulated hardware, and checks of the run. A tool that
-/// watches the program from outside sees a mark. Accesses that `f` reports are still recorded.
+/// Runs `f`, whose loads and stores belong to simulated hardware or to checks of the run, and not to the system. A tool
+/// that watches the program from outside sees a mark. Accesses that `f` reports are still recorded.
 #[inline(always)]
 pub fn apart<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(recording)]

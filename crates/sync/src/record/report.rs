@@ -23,7 +23,7 @@ pub struct Record {
     accesses: Vec<Access>,
 }
 
-/// A line that one CPU wrote and another one touched.
+/// A cache line that one CPU wrote and another CPU touched.
 #[derive(Clone, Debug)]
 pub struct Conflict {
     /// The line's first address.
@@ -114,7 +114,7 @@ impl Record {
         self.accesses.iter().filter(|a| keep(a)).flat_map(Access::lines).collect::<BTreeSet<_>>().len()
     }
 
-    /// Lines that one CPU wrote and another one touched, by address.
+    /// The cache lines that one CPU wrote and another CPU touched, by address.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let mut lines: BTreeMap<usize, Vec<Access>> = BTreeMap::new();
         for access in self.accesses.iter().filter(|a| a.kind.touches()) {

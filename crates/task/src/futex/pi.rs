@@ -2,16 +2,19 @@
 //! most urgent thread that waits.
 //!
 //! The word of a free lock is 0. Otherwise it has the number of its owner, and [`WAITERS`] once a thread has waited. A
-//! program takes and releases a lock without waiters by itself. A lock with waiters has a [`PiLock`] in the bucket of
-//! its key. The kernel's owner of such a lock is the truth, and the word follows.
+//! program acquires and releases a lock without waiters in user mode. A lock with waiters has a [`PiLock`] in the
+//! bucket of its key. The `PiLock` determines the owner of such a lock, and the kernel updates the word accordingly.
+//!
+//! A *level* is a thread's urgency as a number (`Thread::level`): 0 is the most urgent. An owner *inherits* the level
+//! of its most urgent waiter.
 //!
 //! # Who guards what
 //! - The bucket's lock guards the locks of the bucket, their waiters and owners, and a waiter's level and lock.
-//! - The *thread lock* is a second lock in the bucket that the thread's address selects. It guards the locks that the
-//!   thread owns, their `best`, what the thread inherits, and the waiter by which it waits.
+//! - The *thread lock* is a second lock in the bucket that the thread's address selects. It guards the list of locks
+//!   that the thread owns, their `best`, the level that the thread inherits, and the waiter by which it waits.
 //!
-//! A thread lock is taken inside a bucket's lock, and a CPU holds one thread lock at a time. So unrelated futexes share
-//! a lock only where they hash to one bucket.
+//! A thread lock is acquired after a bucket's lock, and a CPU holds one thread lock at a time. So unrelated futexes
+//! share a lock only if their keys hash to the same bucket.
 //!
 //! # Why no inheritance is lost
 //! A waiter is published as its thread's `blocked`, and its level is read, in one hold of the thread lock. A change of
@@ -20,13 +23,14 @@
 //! has the new level, or the changer finds the waiter. A walk holds one bucket's lock at a time.
 //!
 //! # Why no cycle is missed
-//! A waiter is listed first and walks the chain of owners then. Of the threads that close a cycle, the last one to be
-//! listed meets itself. It leaves the lock again, and its wait fails.
+//! A thread first lists its waiter, and then walks the chain of owners. If several threads close a cycle, the thread
+//! whose waiter was listed last finds itself at the end of its walk. It removes its waiter, and its wait fails.
 //!
 //! # Why no lock is lost
-//! A lock is handed to the most urgent waiter under the bucket's lock. A waiter that gives up takes that lock, and
-//! looks whether it has become the owner. An ending thread hands its locks on, and marks itself as gone in the hold of
-//! the thread lock in which it finds no more. A waiter checks that mark when it makes a thread the owner of a `PiLock`.
+//! A lock is handed to the most urgent waiter under the bucket's lock. A waiter that gives up acquires the bucket's
+//! lock, and checks whether it has become the owner. An exiting thread first marks itself as gone, under its thread
+//! lock, and then hands on its locks until it owns none. A thread that would make another one the owner of a `PiLock`
+//! checks that mark under the same thread lock.
 
 mod locks;
 mod requeue;
@@ -43,51 +47,52 @@ pub use locks::{PiLock, PiWaiter};
 use quire_sync::SpinLock;
 use quire_sync::atomic::Ordering;
 
-/// In a word: threads wait, so the owner's release enters the kernel.
+/// A bit of a lock's word: threads wait, so the owner must enter the kernel to release the lock.
 pub const WAITERS: u32 = 0x8000_0000;
-/// In a word: an owner ended without releasing the lock.
+/// A bit of a lock's word: an owner exited without releasing the lock.
 pub const OWNER_DIED: u32 = 0x4000_0000;
-/// The bits of a word that have its owner's number.
+/// The bits of a lock's word that contain the number of its owner.
 pub const OWNER: u32 = 0x3fff_ffff;
 
-/// The longest chain of owners that wait for one another, as on Linux. A longer one counts as a deadlock.
+/// The greatest length of a chain of owners that wait for one another, as on Linux. A longer chain counts as a
+/// deadlock.
 pub const LONGEST_CHAIN: usize = 1024;
 
-/// The word of a lock, and the threads that it names, for the layer above.
+/// The access to a lock's word, and to the threads that the word names; implemented by the layer above.
 ///
 /// # Safety
 /// `place` returns memory that stays in place, and holds the given value, until `discard` is called with it.
 pub unsafe trait PiWord<M: Machine> {
-    /// Why the word cannot be reached.
+    /// Why the word cannot be accessed.
     type Error;
     /// Loads the word. Called under spin locks: it neither sleeps nor faults pages in.
     fn load(&self) -> Result<u32, Self::Error>;
-    /// Stores `new` if the word is `old`; returns what it was. Called under spin locks, as `load`.
+    /// Stores `new` if the word is `old`; returns the previous value. Called under spin locks, as `load`.
     fn exchange(&self, old: u32, new: u32) -> Result<u32, Self::Error>;
     /// Makes the word present and writable. May sleep.
     fn make_present(&self) -> Result<(), Self::Error>;
-    /// The number of `thread`.
+    /// The number by which a word names `thread`.
     fn name(&self, thread: &Thread<M>) -> u32;
-    /// The thread of that number. Called without locks.
+    /// The thread with the number `name`; `None` if there is none. Called without locks.
     fn find(&self, name: u32) -> Option<ThreadRef<M>>;
-    /// Whether the calling thread must stop waiting. A thread that makes it true also unparks the waiter.
+    /// Whether the calling thread must stop waiting. A thread that makes this true also unparks the waiter.
     fn interrupted(&self) -> bool;
-    /// Places a lock's state; `None` where there is no memory. Called without locks.
+    /// Allocates memory for a lock's state, and moves `lock` there; `None` if there is no memory. Called without locks.
     fn place(&self, lock: PiLock<M>) -> Option<NonNull<PiLock<M>>>;
     /// Frees memory from `place`. Called without locks.
     fn discard(&self, lock: NonNull<PiLock<M>>);
 }
 
-/// Why a lock was not taken, or not released.
+/// Why a lock was not acquired, or not released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PiRefused<E> {
-    /// The word cannot be reached.
+    /// The word cannot be accessed.
     Word(E),
     /// The caller owns the lock, or waits for itself along a chain of owners.
     Deadlock,
-    /// The word and the kernel's state contradict each other, or other waiters use the word.
+    /// The word contradicts the kernel's state of the lock, or threads wait on it by plain futex operations.
     Mismatch,
-    /// The word names a thread that does not exist, or has ended.
+    /// The word names a thread that does not exist or has ended.
     NoOwner,
     /// The caller does not own the lock.
     NotOwner,
@@ -95,24 +100,24 @@ pub enum PiRefused<E> {
     Busy,
     /// The word has another value than the caller expects.
     Differs,
-    /// No memory for the lock's state.
+    /// There is no memory for the lock's state.
     Memory,
     /// The deadline passed first.
     TimedOut,
     /// The calling thread was interrupted first.
     Interrupted,
-    /// As `Interrupted`, after the waiter was moved to the lock.
+    /// The wait was interrupted, after a requeue had moved the waiter to the lock.
     InterruptedMoved,
 }
 
-/// Why an attempt under a bucket's lock is repeated or ends.
+/// Why an attempt to acquire a lock, which runs under the bucket's lock, failed or must be repeated.
 enum Stop<E> {
     Refused(PiRefused<E>),
     /// The word's page is not present.
     Absent,
     /// The word has changed.
     Changed,
-    /// A block for the lock's state is wanted.
+    /// The attempt needs memory for the lock's state.
     Block,
 }
 
@@ -122,18 +127,19 @@ impl<E> From<PiRefused<E>> for Stop<E> {
     }
 }
 
-/// What an attempt does with the lock.
+/// The mode of an attempt to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// The thread waits for an owner.
+    /// The thread waits if the lock has an owner.
     Wait,
-    /// The thread waits for an owner, and the word of a free lock says that threads wait: others are to follow.
+    /// The thread waits, as with `Wait`. If it acquires a free lock, the word gets the bit [`WAITERS`], because a
+    /// requeue moves more threads to the lock.
     Crowd,
-    /// The thread does not wait. As on Linux, the word says that threads wait all the same.
+    /// The thread does not wait. As on Linux, the word of an owned lock gets the bit [`WAITERS`] all the same.
     Try,
 }
 
-/// Where an attempt looks: the lock of `key`, in the locked chain of a bucket, and its word.
+/// The lock that an attempt tries to acquire: its key and word, and the locked chain of its bucket.
 struct Place<'l, M: Machine, W> {
     bucket: &'l Bucket<M>,
     chain: &'l mut Chain<M>,
@@ -142,26 +148,26 @@ struct Place<'l, M: Machine, W> {
     word: &'l W,
 }
 
-/// Whether an attempt made its thread the owner at once, or found the lock to wait for.
+/// The result of an attempt: the thread became the owner, or it must wait for the given lock.
 enum Attempt<M: Machine> {
     Taken,
     Wait(NonNull<PiLock<M>>),
 }
 
 impl<M: Machine> FutexTable<M> {
-    /// The thread lock of `thread`. Model checkers repeat each step exactly, and addresses differ between runs, so all
-    /// threads share one lock there.
+    /// The thread lock of `thread`. Under a model checker all threads share one lock, because a checker must repeat
+    /// each step exactly, and addresses differ between runs.
     fn thread_lock(&self, thread: &Thread<M>) -> &SpinLock<()> {
         let address = if cfg!(any(loom, shuttle)) { 0 } else { ptr::from_ref(thread).addr() as u64 };
         &self.bucket(self.index_of((address, 2))).threads
     }
 
-    /// Notes the level of the most urgent waiter of `lock`, and settles the owner.
+    /// Updates the level of the most urgent waiter of `lock`, and the level that the owner inherits.
     ///
     /// # Safety
     /// The lock is in its bucket, which is locked.
     unsafe fn settle(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the lock's bucket is locked, by this function's contract.
         let owner = unsafe { lock.owner() };
         let guard = self.thread_lock(owner).lock();
         let now = lock.most_urgent();
@@ -171,8 +177,8 @@ impl<M: Machine> FutexTable<M> {
         scheduler.sort(owner);
     }
 
-    /// Takes the lock of `key` for the calling thread, and sleeps until it owns it, until `deadline`, or until it is
-    /// interrupted. With `only_try`, it does not sleep.
+    /// Acquires the lock of `key` for the calling thread. Sleeps until the thread owns the lock, until `deadline`, or
+    /// until the thread is interrupted. With `only_try`, it does not sleep.
     pub fn pi_lock<W: PiWord<M>>(
         &self,
         scheduler: &Scheduler<M>,
@@ -202,17 +208,17 @@ impl<M: Machine> FutexTable<M> {
             }
         };
         if self.walk(scheduler, next, Some(&me)) {
-            // SAFETY: listed above, and not left yet.
+            // SAFETY: the waiter was listed above, and this thread has not removed it.
             if unsafe { self.leave(scheduler, word, &waiter) }.is_some() {
                 return Err(PiRefused::Deadlock);
             }
         }
-        // SAFETY: listed above, unless it was made the owner.
+        // SAFETY: the waiter was listed above, and is still listed unless its thread was made the owner.
         unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
     }
 
-    /// Repeats `attempt` until it ends. It gets the thread that the word names, and the value in which it was found;
-    /// and a block where it asked for one.
+    /// Repeats `attempt` until it succeeds or fails. `attempt` gets a value of the word and the thread that this value
+    /// names. After it returned [`Stop::Block`], it also gets memory for the lock's state.
     fn attempts<W: PiWord<M>, R>(
         &self,
         word: &W,
@@ -240,7 +246,7 @@ impl<M: Machine> FutexTable<M> {
                 Err(Stop::Changed) if word.interrupted() => break Err(PiRefused::Interrupted),
                 Err(Stop::Changed) => quire_sync::hooks::relax(),
                 Err(Stop::Block) => {
-                    // The bucket is the attempt's to choose.
+                    // The attempt overwrites the key and the bucket.
                     spare = word.place(PiLock::new((0, 0), 0));
                     if spare.is_none() {
                         break Err(PiRefused::Memory);
@@ -254,7 +260,7 @@ impl<M: Machine> FutexTable<M> {
         out
     }
 
-    /// Makes `who` the owner of the lock `at` a place if it is free; else finds or makes the state of the lock.
+    /// Makes `who` the owner of the lock `at` if the lock is free; else finds or creates the `PiLock` to wait for.
     #[inline(always)]
     fn attempt<W: PiWord<M>>(
         &self,
@@ -307,7 +313,7 @@ impl<M: Machine> FutexTable<M> {
         }
         let block = spare.ok_or(Stop::Block)?;
         exchange(value | WAITERS)?;
-        // SAFETY: the spare block is the caller's alone, and `place` keeps it in place.
+        // SAFETY: only this attempt uses the spare memory, which stays in place by the contract of `place`.
         unsafe {
             block.write(PiLock::new(key, index));
             match self.give(scheduler, block.as_ref(), owner) {
@@ -322,10 +328,10 @@ impl<M: Machine> FutexTable<M> {
         Ok(Attempt::Wait(block))
     }
 
-    /// Makes `owner` the owner of `lock`, unless it has ended or leaves its memory.
+    /// Makes `owner` the owner of `lock`, unless that thread has ended or leaves its address space.
     ///
     /// # Safety
-    /// The lock has no owner. It stays in place until it is taken from the owner, and its bucket is locked.
+    /// The lock has no owner, and its bucket is locked. The lock stays in place while it has an owner.
     unsafe fn give(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>, owner: &Thread<M>) -> Result<(), Unfit> {
         let guard = self.thread_lock(owner).lock();
         match owner.blocked.load(Ordering::Relaxed) {
@@ -345,11 +351,12 @@ impl<M: Machine> FutexTable<M> {
         Ok(())
     }
 
-    /// Lists `waiter` at `lock`, and settles the owner. Returns the owner's wait, for a [walk](Self::walk).
+    /// Lists `waiter` at `lock`, and updates the level that the owner inherits. Returns the first step of a
+    /// [walk](Self::walk) if the owner waits for a lock itself.
     ///
     /// # Safety
-    /// The lock's bucket is locked. The waiter is listed nowhere and its thread is alive, and it stays until it is
-    /// taken off.
+    /// The lock's bucket is locked. The waiter is on no list, its thread is alive, and it stays in place until it is
+    /// removed.
     unsafe fn block(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>, waiter: &PiWaiter<M>) -> Option<Step<M>> {
         // SAFETY: the caller vouches that the thread is alive.
         let thread = unsafe { waiter.thread() };
@@ -370,16 +377,18 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The first step of a walk from `lock` to the lock for which its owner waits now.
+    /// The step of a [walk](Self::walk) along owners, from `lock` to the lock for which its owner waits now. `None` if
+    /// the owner does not wait.
     ///
     /// # Safety
     /// The lock is in its bucket, which is locked.
     unsafe fn step_from(&self, lock: &PiLock<M>) -> Option<Step<M>> {
-        // SAFETY: by this function's contract, the owner is alive.
+        // SAFETY: the lock's bucket is locked, by this function's contract.
         self.step(unsafe { lock.owner() })
     }
 
-    /// The wait of `thread`, if it waits for a lock.
+    /// The step of a [walk](Self::walk) along owners, to the lock for which `thread` waits. `None` if it waits for
+    /// none.
     fn step(&self, thread: &Thread<M>) -> Option<Step<M>> {
         let _guard = self.thread_lock(thread).lock();
         // SAFETY: the thread lock is held while the waiter is used.
@@ -387,12 +396,15 @@ impl<M: Machine> FutexTable<M> {
         Some(Step { thread: thread.to_ref(), waiter, bucket: waiter.plain.bucket.load(Ordering::Relaxed) })
     }
 
-    /// Follows the chain of owners: sorts the waiter of each in by its present level, and settles the owner of the lock
-    /// that it waits for. With a `target`, it goes on to the end of the chain, and returns whether the chain leads to
-    /// that thread or is too long. Otherwise it stops where a level has not changed.
+    /// Follows the chain of owners that wait for locks. At each step it requeues the owner's waiter by the owner's
+    /// present level, and updates the level that the next owner inherits.
     ///
-    /// A step is made under the lock of the bucket in which its thread is the owner. So the thread owned the last lock,
-    /// and waited for the next one, at one time.
+    /// With a `target`, it continues to the end of the chain. It returns true if the chain leads to the target, or is
+    /// longer than [`LONGEST_CHAIN`]. Without a target, it stops at the first owner whose level has not changed, and
+    /// the result has no meaning.
+    ///
+    /// The walk determines each step while it holds the lock of a bucket: the bucket of a `PiLock` that the next thread
+    /// owns. So at that moment the next thread both owned this `PiLock` and waited for another one.
     fn walk(&self, scheduler: &Scheduler<M>, from: Option<Step<M>>, target: Option<&Thread<M>>) -> bool {
         let mut next = from;
         for _ in 0..=LONGEST_CHAIN {
@@ -403,7 +415,8 @@ impl<M: Machine> FutexTable<M> {
             let chain = self.bucket(at.bucket).chain.lock();
             let level = {
                 let _guard = self.thread_lock(&at.thread).lock();
-                // Where it waits no longer, or again, it has read its level since.
+                // If the thread has ended the wait of this step, no requeue is needed: its next wait reads its level
+                // again.
                 // SAFETY: the thread lock is held while the waiter is used.
                 let still = unsafe { at.thread.blocked() }.is_some_and(|waiter| {
                     ptr::eq(waiter, at.waiter) && waiter.plain.bucket.load(Ordering::Relaxed) == at.bucket
@@ -413,8 +426,8 @@ impl<M: Machine> FutexTable<M> {
                 }
                 at.thread.level()
             };
-            // SAFETY: the thread still waits by that waiter, which is on a level of a lock in the locked bucket. A
-            // waiter is moved between buckets only before its thread is blocked.
+            // SAFETY: the thread still waits by that waiter, which is listed at a lock in the locked bucket. A waiter
+            // is moved between buckets only while its thread's `blocked` does not point to it.
             unsafe {
                 let waiter = &*at.waiter;
                 let Some(lock) = waiter.lock.get() else { return false };
@@ -433,15 +446,15 @@ impl<M: Machine> FutexTable<M> {
         true
     }
 
-    /// The class or the nice value of `thread` was changed: the owners for which it waits inherit the new one.
+    /// Updates the levels that owners inherit from `thread`, after its class or its nice value was changed.
     pub fn pi_renice(&self, scheduler: &Scheduler<M>, thread: &Thread<M>) {
         self.walk(scheduler, self.step(thread), None);
     }
 
-    /// Sleeps until the waiter's thread owns the lock, or gives up.
+    /// Sleeps until the calling thread owns the lock, or until the deadline or an interruption ends the wait.
     ///
     /// # Safety
-    /// The waiter is the calling thread's, and was listed; it was not left since.
+    /// The waiter is the calling thread's. It was listed, and [`leave`](Self::leave) was not called for it since.
     unsafe fn wait_for_lock<W: PiWord<M>>(
         &self,
         scheduler: &Scheduler<M>,
@@ -460,7 +473,7 @@ impl<M: Machine> FutexTable<M> {
                     continue;
                 }
             };
-            // SAFETY: listed, or it owns the lock.
+            // SAFETY: the waiter is listed, or its thread was made the owner.
             match (unsafe { self.leave(scheduler, word, waiter) }, why) {
                 (Some(BLOCKED), PiRefused::Interrupted) if waiter.plain.key.get() != (0, 0) => {
                     return Err(PiRefused::InterruptedMoved);
@@ -471,7 +484,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Takes the calling thread's waiter off. Returns the state in which it was, or `None` if it owns the lock.
+    /// Ends the calling thread's wait, and removes its waiter. Returns the state in which the waiter was, or `None` if
+    /// the thread owns the lock.
     ///
     /// # Safety
     /// The waiter is the calling thread's. It is listed, or was made the owner.
@@ -486,12 +500,12 @@ impl<M: Machine> FutexTable<M> {
             return Some(BLOCKED);
         }
         let Some(lock) = waiter.lock.get() else {
-            // SAFETY: without a lock it is on the chain of its plain word, in the bucket that is locked.
+            // SAFETY: a waiter without a lock is on the chain of its plain word, in the bucket that is locked.
             unsafe { chain.take(NonNull::from(&waiter.plain)) };
             bucket.waiting.fetch_sub(1, Ordering::Relaxed);
             return Some(LISTED);
         };
-        // SAFETY: a waiter is on a level of its lock, which is in the bucket that is locked.
+        // SAFETY: the waiter is listed at its lock, which is in the bucket that is locked.
         let (owner, ended) = unsafe {
             let owner = lock.as_ref().owner().to_ref();
             (owner, self.unblock(scheduler, bucket, &mut chain, lock, waiter))
@@ -505,10 +519,11 @@ impl<M: Machine> FutexTable<M> {
         Some(BLOCKED)
     }
 
-    /// Takes `waiter` off its lock. Returns the lock if it has ended.
+    /// Removes `waiter` from the lock `at`. If it was the last waiter, the lock is removed too, and returned for the
+    /// caller to free.
     ///
     /// # Safety
-    /// The bucket is locked, `lock` is in it, and the waiter on one of its levels.
+    /// The bucket is locked, the lock is in it, and the waiter is listed at the lock.
     unsafe fn unblock(
         &self,
         scheduler: &Scheduler<M>,
@@ -538,7 +553,7 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Takes `lock` from its owner and out of its bucket. `owner` still names the last owner.
+    /// Removes the lock `at` from its owner's list and from its bucket. Its field `owner` still names the last owner.
     ///
     /// # Safety
     /// The bucket is locked, and the lock is in it.
@@ -562,10 +577,11 @@ impl<M: Machine> FutexTable<M> {
         bucket.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Hands `lock` to `waiter`. Returns the new owner, for the caller to unpark, and the lock if it has ended.
+    /// Hands the lock `at` to `waiter`. Returns the new owner, for the caller to unpark. Also returns the lock, for the
+    /// caller to free, if no waiter is left and so the kernel needs no `PiLock` any more.
     ///
     /// # Safety
-    /// The bucket is locked, the lock is in it, and the waiter on one of its levels. `state` is `OWNS` or `INHERITS`.
+    /// The bucket is locked, the lock is in it, and the waiter is listed at it. `state` is `OWNS` or `INHERITS`.
     unsafe fn hand(
         &self,
         scheduler: &Scheduler<M>,
@@ -575,7 +591,8 @@ impl<M: Machine> FutexTable<M> {
         waiter: &PiWaiter<M>,
         state: u8,
     ) -> (ThreadRef<M>, Option<NonNull<PiLock<M>>>) {
-        // SAFETY: by this function's contract. The new owner waits until `state` is stored, so it is alive until then.
+        // SAFETY: the caller vouches for the lock and the waiter. The new owner waits until `state` is stored, so it is
+        // alive until then.
         unsafe {
             let lock = at.as_ref();
             lock.unwritten.set(state == INHERITS);
@@ -604,7 +621,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Writes the word of the lock of `key`, which the calling thread has from an owner that ended.
+    /// Writes the calling thread's number in the word of the lock of `key`. The thread got the lock from an owner that
+    /// exited without releasing it.
     fn write_owner<W: PiWord<M>>(
         &self,
         scheduler: &Scheduler<M>,
@@ -624,7 +642,7 @@ impl<M: Machine> FutexTable<M> {
             match written {
                 Ok(false) => continue,
                 Ok(true) => {
-                    // SAFETY: the bucket is locked, and the lock in it.
+                    // SAFETY: the bucket is locked, and the lock is in it.
                     let ended = unsafe {
                         at.as_ref().unwritten.set(false);
                         let ends = at.as_ref().first().is_none();
@@ -647,12 +665,12 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Hands the lock of `key`, whose word cannot be written, to the next waiter.
+    /// Hands the lock of `key`, whose word the calling thread cannot write, to the next waiter.
     fn pass_on<W: PiWord<M>>(&self, scheduler: &Scheduler<M>, word: &W, key: Key) {
         let bucket = self.bucket(self.index_of(key));
         let mut chain = bucket.chain.lock();
         let Some(at) = chain.lock_of(key) else { return };
-        // SAFETY: the bucket is locked, the lock in it, and its first waiter on a level.
+        // SAFETY: the bucket is locked, the lock is in it, and its first waiter is listed at it.
         unsafe {
             match at.as_ref().first() {
                 Some(next) => {
@@ -690,10 +708,10 @@ impl<M: Machine> FutexTable<M> {
                     }
                     return word.exchange(value, 0).map(|found| Ok((found == value).then_some(None)));
                 };
-                // SAFETY: the bucket is locked, and the lock in it.
+                // SAFETY: the bucket is locked, and the lock is in it.
                 let (owner, first) = unsafe { (at.as_ref().owner(), at.as_ref().first()) };
                 let Some(first) = first.filter(|_| ptr::eq(owner, &*me)) else { return Ok(Err(PiRefused::Mismatch)) };
-                // SAFETY: a waiter on a level stays, and its thread with it, while the bucket is locked.
+                // SAFETY: a listed waiter and its thread stay alive while the bucket is locked.
                 let next = word.name(unsafe { first.as_ref().thread() });
                 word.exchange(value, WAITERS | next).map(|found| Ok((found == value).then_some(Some((at, first)))))
             });
@@ -703,7 +721,7 @@ impl<M: Machine> FutexTable<M> {
                     word.make_present().map_err(PiRefused::Word)?;
                 }
                 Ok(Err(why)) => return Err(why),
-                // The program has changed the word meanwhile.
+                // The program changed the word after it was loaded: try again.
                 Ok(Ok(None)) => {}
                 Ok(Ok(Some(None))) => return Ok(()),
                 Ok(Ok(Some(Some((at, first))))) => {
@@ -720,15 +738,16 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The calling thread leaves its memory: hands on each lock that it owns and that has waiters. They write the
-    /// words. `ends`: it cannot own such a lock any more. Without it, it can own none before this returns. So other
-    /// threads that keep taking locks in its name do not keep it here.
+    /// Hands on each lock that has waiters and that the calling thread owns, because the thread leaves its address
+    /// space. The new owners write the locks' words. If `ends` is true, the thread can never own a `PiLock` again.
+    /// Otherwise it can own a `PiLock` again, but only after the function has returned. So waiters cannot keep the
+    /// thread in this loop by making it an owner again and again.
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
         self.pi_leave_for(scheduler, &scheduler.current(), ends);
     }
 
-    /// As [`pi_leave`](Self::pi_leave), in the name of `me`. For a thread that other threads could find, and that will
-    /// never run.
+    /// As [`pi_leave`](Self::pi_leave), for the thread `me` instead of the caller. `me` is a thread that other threads
+    /// could find, and that will never run.
     pub fn pi_leave_for(&self, scheduler: &Scheduler<M>, me: &Thread<M>, ends: bool) {
         {
             let _guard = self.thread_lock(me).lock();
@@ -739,7 +758,7 @@ impl<M: Machine> FutexTable<M> {
             let index = {
                 let _guard = self.thread_lock(me).lock();
                 match first() {
-                    // SAFETY: a lock on the thread's list stays while the thread lock is held.
+                    // SAFETY: a lock on the thread's list stays alive while the thread lock is held.
                     Some(lock) => unsafe { lock.as_ref() }.bucket,
                     None => {
                         if !ends {
@@ -753,12 +772,12 @@ impl<M: Machine> FutexTable<M> {
             let mut chain = bucket.chain.lock();
             let lock = {
                 let _guard = self.thread_lock(me).lock();
-                // SAFETY: a lock on the thread's list stays while the thread lock is held.
+                // SAFETY: a lock on the thread's list stays alive while the thread lock is held.
                 first().filter(|lock| unsafe { lock.as_ref() }.bucket == index)
             };
             let Some(at) = lock else { continue };
-            // SAFETY: the lock is in this bucket, so it stays while the bucket is locked. A lock that the calling
-            // thread owns has a waiter, because the thread has written its word before it returned from its wait.
+            // SAFETY: the lock is in this bucket, so it stays alive while the bucket is locked. A lock that `me` owns
+            // has a waiter, because a new owner writes the word before it returns from its wait.
             unsafe {
                 let Some(next) = at.as_ref().first() else { continue };
                 let (next, _stays) = self.hand(scheduler, bucket, &mut chain, at, next.as_ref(), INHERITS);
@@ -769,7 +788,8 @@ impl<M: Machine> FutexTable<M> {
     }
 }
 
-/// A thread that waits for a lock: `waiter` in the bucket `bucket`, as its thread lock's holder has seen it.
+/// One step of a walk along the owners of locks: a thread that waits for a lock, its waiter and the waiter's bucket.
+/// The walk has read them under the thread lock, which it no longer holds, so they may be old.
 struct Step<M: Machine> {
     thread: ThreadRef<M>,
     waiter: *const PiWaiter<M>,

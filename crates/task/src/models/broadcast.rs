@@ -1,4 +1,4 @@
-//! An event is sent to all threads while a thread is made.
+//! Broadcasts: an event is sent to all threads while a thread is created.
 
 use super::ids::with_table;
 use crate::Broadcasts;
@@ -8,11 +8,11 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr::NonNull;
 
-/// The number of the new one, which is looked at first, and of its maker.
+/// The numbers of the new thread and of its maker. The broadcast visits the new thread first.
 const NEW: u32 = 1;
 const MAKER: u32 = 2;
 
-/// A broadcast goes through the table and sends to all threads in it; a maker in the table adds a new thread.
+/// A broadcast walks the table and sends to all threads in it, while a maker in the table adds a new thread.
 fn broadcast_against_making() {
     with_table(|table| {
         let reached = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));

@@ -13,25 +13,25 @@ const BUCKETS: usize = 2;
 
 pub(super) type Table = FutexTable<Model>;
 
-/// Calls `f` with a table; then checks that no thread waits.
+/// Calls `f` with a futex table, and then checks that no thread waits in it.
 pub(super) fn with_table(f: impl FnOnce(&'static Table)) {
     with_memory(Table::bytes(BUCKETS), |memory| {
-        // SAFETY: the memory is there as long as the table is used.
+        // SAFETY: the memory lives as long as the table is used.
         let table = unsafe { Table::new(memory, BUCKETS) };
-        // SAFETY: `f` ends before the table does, and with it all threads.
+        // SAFETY: `f` joins all its threads and returns before the table is dropped.
         f(unsafe { &*ptr::from_ref(&table) });
         assert!(table.is_quiet(), "a waiter is left behind");
     });
 }
 
-/// Two keys of different buckets.
+/// Two keys that select different buckets.
 pub(super) fn keys(table: &Table) -> (Key, Key) {
     let from = (1, 4);
     let to = (2..).map(|n| (n, 4)).find(|k| table.index_of(*k) != table.index_of(from));
     (from, to.unwrap())
 }
 
-/// Waits until the word is no longer 0.
+/// Waits on the futex until its word is no longer 0.
 fn wait_for(table: &Table, s: &Scheduler<Model>, key: Key, word: &AtomicU32) {
     let mut same = || Ok::<_, ()>(word.load(Ordering::Relaxed) == 0);
     let out = table.wait(s, key, ANY, None, &mut same, &mut || false);
@@ -86,7 +86,7 @@ protocol! {
     RequeueUncounted: "a moved waiter is not woken in its new bucket";
 }
 
-/// A waiter is interrupted while it is moved; it leaves the bucket that it is in.
+/// A waiter is interrupted while a requeue moves it to another bucket. It must leave the bucket in which it is listed.
 fn leave_against_requeue() {
     with_table(|table| {
         let (from, to) = keys(table);
@@ -130,7 +130,8 @@ protocol! {
     LeaveThoughChosen: "a wake-up is counted and lost";
 }
 
-// Of the model that runs on this thread of the system; the checkers run one thread at a time.
+// The number of released threads in the model that runs on this operating-system thread. A checker runs all threads of
+// a model on one operating-system thread, one at a time.
 std::thread_local! {
     static RELEASED: Cell<u32> = const { Cell::new(0) };
 }
@@ -138,7 +139,7 @@ unsafe fn released(_: NonNull<Thread<Model>>) {
     RELEASED.set(RELEASED.get() + 1);
 }
 
-/// A woken waiter exits at once, thread and all, while its waker still works on it.
+/// A woken waiter's thread exits at once, and its memory is released, while the waker still uses the waiter.
 fn exit_against_wake() {
     RELEASED.set(0);
     with_table(|table| {
@@ -150,7 +151,7 @@ fn exit_against_wake() {
         });
         cast.run(|machine, s| {
             wait_for(table, s, (1, 4), &word);
-            // SAFETY: the scheduler's count, which it would give to `reap`.
+            // SAFETY: this drops the scheduler's reference, which the scheduler would otherwise pass to `reap`.
             drop(unsafe { ThreadRef::adopt(NonNull::from(machine.thread(A))) });
         });
     });

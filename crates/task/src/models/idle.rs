@@ -1,4 +1,4 @@
-//! CPUs that go idle, against the wakers that take them.
+//! The idle set: CPUs that become idle, against wakers that search for an idle CPU.
 
 use super::machine::with_memory;
 use crate::scheduler::idle::IdleCpus;
@@ -8,10 +8,10 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr;
 
-/// A CPU that was idle lately goes idle again, while a waker searches for an idle CPU.
+/// A CPU that was idle recently becomes idle again, while a waker searches for an idle CPU.
 fn idle_against_search() {
     with_memory(IdleCpus::bytes(2), |memory| {
-        // SAFETY: the memory is there as long as the threads are, which end in this function.
+        // SAFETY: the memory lives as long as the threads, which end in this function.
         let idle = unsafe { IdleCpus::new(memory, 2) };
         // SAFETY: the threads that use the reference end in this function, before `idle` does.
         let idle: &'static IdleCpus = unsafe { &*ptr::from_ref(&idle) };

@@ -1,4 +1,4 @@
-//! Process ids: lookups against the end of a name, and concurrent holders.
+//! Process ids: lookups against the removal of a name, and concurrent holders.
 
 use super::machine::with_memory;
 use crate::IdTable;
@@ -9,16 +9,16 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr::{self, NonNull};
 
-/// A table of two numbers, for two CPUs. The first one is held.
+/// Calls `f` with a table of two numbers, for two CPUs. The first number is held.
 pub(super) fn with_table(f: impl FnOnce(&'static IdTable<AtomicBool, ()>)) {
     with_memory(IdTable::<AtomicBool, ()>::bytes(2, 2), |memory| {
         with_memory(CHUNK_BYTES, |chunk| {
-            // SAFETY: the memory is there as long as the table is used.
+            // SAFETY: the memory lives as long as the table is used.
             let table = unsafe { IdTable::new(memory, 2, 2) };
             set_cpu(0);
             let id = table.allocate(&mut || Some(chunk));
             assert_eq!(id, Ok(1));
-            // SAFETY: `f` ends before the table does, and with it all threads.
+            // SAFETY: `f` joins all its threads and returns before the table is dropped.
             f(unsafe { &*ptr::from_ref(&table) });
         });
     });
@@ -34,7 +34,7 @@ fn lookup_against_exit() {
             table.thread(1, |alive| alive.load(Ordering::Relaxed))
         });
         table.set_thread(1, None);
-        // As if it were freed.
+        // Stands for the free of the named object.
         alive.store(false, Ordering::Relaxed);
         assert_ne!(t.join().unwrap(), Some(false), "a name is used after it was removed");
     });
@@ -45,7 +45,7 @@ protocol! {
     LookupUnlocked: "a name is used after it was removed";
 }
 
-/// Two hold a number for a while; its first holder lets go last.
+/// Two threads hold a number for a while. The first holder releases it last, and only then it is freed.
 fn hold_against_hold() {
     with_table(|table| {
         let for_a_while = move || {

@@ -1,9 +1,10 @@
-//! Two CPUs, a thread of the checker each. CPU 0 runs the thread A. CPU 1 is idle; its first interrupt, when it halts,
-//! does what the model says. There may be a thread B too.
+//! The machine of the models. It has two CPUs, each of which is a thread of the model checker. CPU 0 runs the thread A.
+//! CPU 1 is idle. When CPU 1 first halts, it gets an interrupt, whose handler the model provides. There may be a thread
+//! B too.
 //!
-//! There is one stack a CPU. A switch away from A calls the next work of that CPU (B's body, the idle loop) instead of
-//! changing stacks. It returns once a CPU has switched back to A. If both CPUs would halt for ever, the model fails: a
-//! wake-up was lost.
+//! Each CPU has one stack. A switch away from A calls the next work of that CPU (B's body, the idle loop) instead of
+//! changing stacks. It returns after a CPU has switched back to A. If both CPUs would halt for ever, a wake-up was
+//! lost, and the model fails.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the model's own
 
 use crate::{Irq, Machine, Scheduler, Thread, ThreadRef};
@@ -16,17 +17,17 @@ use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool as Plain, AtomicPtr, Ordering::SeqCst};
 
-/// What a thread does, or an interrupt.
+/// The body of a thread, or the handler of an interrupt.
 type Doing = Box<dyn FnOnce(&'static Model, &'static Scheduler<Model>) + Send>;
 
 const CPUS: usize = 2;
-/// Of the threads, after the idle ones.
+/// The numbers of the threads A and B; the idle threads have the numbers 0 and 1.
 pub(super) const A: usize = 2;
 pub(super) const B: usize = 3;
 /// The machine's time, in nanoseconds.
 pub(super) const NOW: u64 = 1 << 20;
 
-/// The machine. Its plain fields are bookkeeping of the model, each used by one CPU at a time.
+/// The machine. Its fields of type `Plain` are the model's bookkeeping, and are used by one CPU at a time.
 pub(super) struct Model {
     current: [AtomicPtr<Thread<Model>>; CPUS],
     scheduler: AtomicPtr<Scheduler<Model>>,
@@ -34,20 +35,21 @@ pub(super) struct Model {
     interrupts: [Mutex<Option<Doing>>; CPUS],
     b: Mutex<Option<Doing>>,
     kicked: [AtomicBool; CPUS],
-    /// CPU 1 halts.
+    /// CPU 1 is halted.
     halted: AtomicBool,
-    /// A is off its CPU: its context is complete. Relaxed throughout, because the scheduler must order it.
+    /// Thread A has left its CPU, so its context is complete. All accesses are relaxed, because the scheduler itself
+    /// must order them.
     saved: AtomicBool,
     /// The CPU that runs the innermost loop has switched to A.
     resumed: [Plain; CPUS],
-    /// CPU 1 has taken A over, and is A's from now on.
+    /// CPU 1 has taken thread A, and runs it from now on.
     taken: AtomicBool,
-    /// A has nothing more to do.
+    /// Thread A has finished its body.
     ended: AtomicBool,
 }
 
-/// Whether the flag is up now. Read-modify-writes throughout: loom lets a load see an old value for ever, and lets a
-/// plain store fall between two swaps that both miss it.
+/// Whether the flag is set now. All accesses of flags are read-modify-writes. In loom a load may see an old value for
+/// ever, and two swaps may both miss a plain store between them.
 fn is_up(flag: &AtomicBool) -> bool {
     flag.fetch_or(false, Ordering::AcqRel)
 }
@@ -57,18 +59,18 @@ impl Model {
         unsafe { &*self.scheduler.load(SeqCst) }
     }
 
-    /// The thread of that number.
+    /// The thread with the number `n`.
     pub(super) fn thread(&self, n: usize) -> &'static Thread<Model> {
         unsafe { &(&*self.threads.load(SeqCst))[n] }
     }
 
-    /// Whether CPU 1 halts and no kick is pending. In this order, because CPU 1 leaves its halt first, then takes the
-    /// kick.
+    /// Whether CPU 1 is halted and no kick is pending. The kick is read first, because CPU 1 first leaves its halt and
+    /// then clears the kick.
     fn is_quiet(&self) -> bool {
         !is_up(&self.kicked[1]) && is_up(&self.halted)
     }
 
-    /// A spins until `done`, which is up to CPU 1.
+    /// Spins as thread A until `done` returns true, which depends on CPU 1.
     pub(super) fn wait_busily(&self, done: impl Fn() -> bool) {
         loop {
             let quiet = self.is_quiet();
@@ -144,7 +146,8 @@ unsafe impl Machine for Model {
         }
         match *next.payload() {
             A => {
-                // A load, which may be of an old value where nothing orders it, unlike a read-modify-write's.
+                // This must be a load: without an ordering by the scheduler it may return an old value. A
+                // read-modify-write would not.
                 assert!(self.saved.load(Ordering::Relaxed), "a thread runs on two CPUs");
                 self.saved.store(false, Ordering::Relaxed);
                 self.resumed[quire_sync::current_cpu()].store(true, SeqCst);
@@ -156,7 +159,7 @@ unsafe impl Machine for Model {
                 if let Some(body) = body {
                     body(unsafe { &*ptr::from_ref(self) }, s);
                 }
-                // The thread has nothing more to do; its CPU runs the next work.
+                // The thread has finished its body, so its CPU runs the next work.
                 s.park(None);
             }
             _ if leaves => s.started(),
@@ -169,7 +172,8 @@ unsafe impl Machine for Model {
     fn reap(&self, _thread: ThreadRef<Self>) {}
 }
 
-/// `f` with memory of its own, as the scheduler and the tables want it.
+/// Calls `f` with `bytes` bytes of zeroed memory, aligned to 128 as the scheduler and the tables require. Frees the
+/// memory afterwards.
 pub(super) fn with_memory<R>(bytes: usize, f: impl FnOnce(NonNull<u8>) -> R) -> R {
     let layout = Layout::from_size_align(bytes, 128).unwrap();
     let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap();
@@ -186,7 +190,7 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    /// Nothing but A.
+    /// A cast of thread A alone, without interrupts.
     pub(super) fn new() -> Cast {
         unsafe fn release(_: NonNull<Thread<Model>>) {}
         Cast { interrupts: [None, None], b: None, release }
@@ -208,13 +212,13 @@ impl Cast {
         self
     }
 
-    /// `f` is called where a thread's last reference is dropped.
+    /// Sets the function that is called when a thread's last reference is dropped.
     pub(super) fn release(mut self, f: unsafe fn(NonNull<Thread<Model>>)) -> Cast {
         self.release = f;
         self
     }
 
-    /// A machine on which nothing runs; `f` decides which thread acts as which CPU.
+    /// Calls `f` with a machine on which no thread runs. `f` decides which thread of the checker acts as which CPU.
     pub(super) fn machine<R>(self, f: impl FnOnce(&'static Model, &'static Scheduler<Model>) -> R) -> R {
         let machine = Model {
             current: [const { AtomicPtr::new(ptr::null_mut()) }; CPUS],
@@ -229,7 +233,8 @@ impl Cast {
             taken: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         };
-        // SAFETY (of these): the references end with this function, whose `f` joins all threads.
+        // SAFETY (of all `unsafe` below): the references are used until this function returns, and `f` joins all
+        // threads before.
         let machine: &'static Model = unsafe { &*ptr::from_ref(&machine) };
         with_memory(Scheduler::<Model>::bytes(CPUS), |memory| {
             let scheduler = unsafe { Scheduler::new(machine, memory, CPUS) };
@@ -247,7 +252,7 @@ impl Cast {
     /// CPU 0 runs `body` as thread A, beside CPU 1.
     pub(super) fn run(self, body: impl FnOnce(&'static Model, &'static Scheduler<Model>)) {
         self.machine(|machine, s| {
-            // The scheduler's is the only count.
+            // The scheduler gets the only reference to A.
             s.spawn_on(unsafe { ThreadRef::adopt(NonNull::from(machine.thread(A))) }, 0);
             s.idle_once();
             s.started();

@@ -1,4 +1,5 @@
-//! Priority inheritance: release against a waiter that gives up, a chain that forms at both ends, the end of an owner.
+//! Priority inheritance: a release against a waiter that gives up, a chain of owners that grows at both ends, and the
+//! exit of an owner.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the model's own
 
 use super::futex::{Table, keys, with_table};
@@ -14,7 +15,7 @@ const KEY: (u64, u64) = (1, 4);
 /// A deadline that has passed.
 const PAST: Option<u64> = Some(0);
 
-/// A thread's number in words: its place in the model, from 1.
+/// The number by which a lock's word names a thread: its number in the model plus 1.
 fn name(thread: usize) -> u32 {
     thread as u32 + 1
 }
@@ -123,8 +124,8 @@ protocol! {
     PiOwnerUnlooked: "a wake-up was lost";
 }
 
-/// CPU 1 owns one lock and begins to wait for another, whose owner is a third thread. Meanwhile an urgent thread begins
-/// to wait for the first lock.
+/// CPU 1 owns one lock and begins to wait for another, whose owner is a third thread. At the same time an urgent thread
+/// begins to wait for the first lock.
 fn chain_from_both_ends() {
     with_table(|table| {
         let (key, other) = keys(table);
@@ -164,7 +165,7 @@ protocol! {
     PiLevelEarly: "the weight does not reach the end of a chain";
 }
 
-/// An urgent waiter gives up while the lock goes from its owner to another waiter.
+/// An urgent waiter gives up while the owner hands the lock to another waiter.
 fn leave_against_release() {
     with_table(|table| {
         let word = Arc::new(AtomicU32::new(name(0)));

@@ -1,4 +1,4 @@
-//! Powers change while others look.
+//! Changes of a thread's powers, against a looker at its memory. See [`powers`](crate::powers).
 
 use crate::powers::{Looked, Openness, change, copy, leave, look};
 use quire_sync::atomic::{AtomicU32, Ordering};
@@ -6,11 +6,11 @@ use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::{Rank, SpinLock, protocol};
 
-/// The users that a thread is, or the looker.
+/// The user ids of the threads; the looker is user 5.
 const USER: u32 = 5;
 const ROOT: u32 = 0;
 
-/// Memory, and whose secrets are in it.
+/// Memory, and the user whose secrets are in it.
 struct Memory {
     open: Openness,
     holds: AtomicU32,
@@ -47,7 +47,7 @@ impl Owner {
         drop(old);
     }
 
-    /// The memory that user 5 gets.
+    /// The memory to which user 5 gets access.
     fn seen_by_user(&self) -> Option<Option<Arc<Memory>>> {
         look(self, |user, is_open| *user == USER && is_open())
     }
@@ -67,7 +67,7 @@ impl Looked for Owner {
     }
 }
 
-/// Another thread looks while `owner` does `act`; returns the memory that it was granted.
+/// Calls `act` for `owner` while another thread looks at the owner's memory. Returns the memory that the looker got.
 fn seen_during(owner: &Arc<Owner>, act: impl FnOnce(&Owner)) -> Option<Option<Arc<Memory>>> {
     let other = owner.clone();
     let looker = thread::spawn(move || {
@@ -79,13 +79,13 @@ fn seen_during(owner: &Arc<Owner>, act: impl FnOnce(&Owner)) -> Option<Option<Ar
     looker.join().unwrap()
 }
 
-/// Memory that user 5 is granted holds no secrets of root's.
+/// Checks that the memory that user 5 got contains no secrets of root.
 fn assert_no_secret(seen: Option<Option<Arc<Memory>>>) {
     let memory = seen.flatten();
     assert!(memory.is_none_or(|memory| memory.holds.load(Ordering::Relaxed) == USER), "a secret is seen");
 }
 
-/// Root's process becomes a user's: its memory stays secret.
+/// A process of root becomes a process of user 5: its memory stays secret.
 fn setuid_against_look() {
     set_cpu(0);
     let owner = Owner::new(ROOT, Memory::new(true, ROOT));
@@ -99,7 +99,7 @@ protocol! {
     OpenBeforeIds: "a secret is seen";
 }
 
-/// A user's process execs a set-id program.
+/// A process of user 5 executes a set-user-ID program: the new memory is secret.
 fn set_id_exec_against_look() {
     set_cpu(0);
     let owner = Owner::new(USER, Memory::new(true, USER));
@@ -115,7 +115,8 @@ protocol! {
     GrantsOther: "a secret is seen";
 }
 
-/// Root's process becomes a user's, and execs: its new memory is open, its old one is not.
+/// A process of root becomes a process of user 5, and then calls exec. The new memory is open, and the old memory is
+/// not.
 fn exec_against_look() {
     set_cpu(0);
     let owner = Owner::new(ROOT, Memory::new(true, ROOT));
@@ -132,7 +133,7 @@ protocol! {
     OpenOfOther: "a secret is seen";
 }
 
-/// A process whose memory is closed ends.
+/// A process whose memory is closed exits.
 fn leave_against_look() {
     set_cpu(0);
     let memory = Memory::new(false, ROOT);
@@ -146,7 +147,7 @@ protocol! {
     NotesLate: "a process that ends is open";
 }
 
-/// A thread changes its powers and then holds secrets, while another thread of its process forks.
+/// A thread changes its powers and then stores secrets, while another thread of its process forks.
 fn change_against_copy() {
     set_cpu(0);
     let memory = Memory::new(true, USER);

@@ -1,11 +1,11 @@
-//! Parking, hand-over, stealing, and CPUs that go idle.
+//! Parking, the switch to another thread, stealing, and CPUs that become idle.
 
 use super::machine::{A, Cast, make_b};
 use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::explore::Arc;
 use quire_sync::protocol;
 
-/// A thread sleeps until a flag is up, which the other CPU raises before it wakes the thread.
+/// A thread sleeps until a flag is set. The other CPU sets the flag before it wakes the thread.
 fn park_against_wake() {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();
@@ -42,7 +42,8 @@ protocol! {
     LeftRelaxed: "two CPUs";
 }
 
-/// A busy thread makes another on its own CPU and does not yield: a CPU that is idle, or about to be, must steal it.
+/// A busy thread makes another thread runnable on its own CPU and does not yield. A CPU that is idle, or about to be,
+/// must steal that thread.
 fn offer_against_idle() {
     let done = Arc::new(AtomicBool::new(false));
     let finish = done.clone();

@@ -29,7 +29,7 @@ fn cancel_against_fire(period: u64) {
     Cast::new().machine(|_, s| {
         let probe = Arc::new(Probe { timer: Timer::new(fire), state: AtomicU32::new(0), period });
         set_cpu(0);
-        // SAFETY: the probe stays until both have ended.
+        // SAFETY: the probe lives until both threads have ended.
         unsafe { s.arm(&probe.timer, NOW - 1) };
         let theirs = probe.clone();
         let t = thread::spawn(move || {
@@ -59,8 +59,8 @@ protocol! {
     UnarmedBeforeFired: "a timer";
 }
 
-/// A thread sleeps until a deadline, and is woken before or after it: the deadline is not armed any more when the
-/// thread returns.
+/// A thread sleeps until a deadline, and is woken before or after it. When the thread returns, the deadline's timer
+/// must not be armed.
 fn deadline_against_unpark() {
     let flag = Arc::new(AtomicU32::new(0));
     let seen = flag.clone();

@@ -6,7 +6,7 @@ use quire_sync::explore::thread;
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 
-/// CPU 1 queues B there, where it has not been before. Meanwhile CPU 0 makes B real-time.
+/// CPU 1 queues B on its own queue, where B has not been before. At the same time CPU 0 makes B real-time.
 fn change_against_queueing() {
     Cast::new().machine(|machine, s| {
         let queueing = thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A CPU that becomes busy, and its watcher that stands down.
+//! The watchdog: a CPU becomes busy while its watcher, another CPU, turns its own watchdog tick off.
 
 use crate::watch::{Watch, Watching};
 use quire_sync::explore::{Arc, thread};
@@ -6,7 +6,7 @@ use quire_sync::protocol;
 
 const HOW: Watching = Watching { period: 100, soft: 4, hard: 4 };
 
-/// The watcher idles at its tick while its ward becomes busy.
+/// The watcher is idle, and turns its tick off while its ward (the CPU that it watches) becomes busy.
 fn busy_against_standing_down() {
     let [ward, watcher] = [(); 2].map(|()| Arc::new(Watch::new()));
     watcher.start(100);

@@ -1,4 +1,7 @@
-//! The state of the CPUs and of the scheduler; the current thread, the end of its stretch, and this CPU's timer.
+//! The state of the CPUs and of the scheduler. This file also has the functions for the current thread, for the end of
+//! its stretch, and for the timer of a CPU.
+//!
+//! A *stretch* is the time for which a running thread may keep the CPU before it must yield to a waiting thread.
 
 use super::cpu_mask::CpuBits;
 use super::idle::IdleCpus;
@@ -17,35 +20,39 @@ use quire_sync::{CpuId, PerCpu, Rank, current_cpu};
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// One CPU. Other CPUs reach its queue and wheel through their locks. A field marked (own) is written by this CPU only,
-/// with interrupts masked. The fields that wakers write come first.
+/// The scheduler's state of one CPU. Other CPUs access its queue and its timer wheel under their locks. A field marked
+/// (own) is written only by this CPU, with interrupts masked. The fields that wakers write come first.
 #[repr(C)]
 pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
-    /// Hints that are read without the lock and written under it: the length of the queue; that of the front list of
-    /// the running thread's user; when that thread must yield to a thread of another user or class, in nanoseconds of
-    /// the counter; and the real-time priority of the most urgent thread that runs or waits.
+    /// The first of four hints. A CPU that changes the queue writes them under the queue's lock; wakers read them
+    /// without the lock. `waiting` is the length of the queue. `eager` is the length of the front list of the running
+    /// thread's user (woken threads with some of their turn left). `turn_end` is the time at which the running thread
+    /// must yield to a thread of another user or class, in nanoseconds of the counter. `urgency` is the real-time
+    /// priority of the most urgent thread that runs or waits.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
     pub turn_end: AtomicU64,
     pub urgency: AtomicU8,
-    /// The share of user 0 and of the kernel's threads; guarded by the queue.
+    /// The share of user 0 and of the kernel's threads; guarded by the queue's lock.
     pub(super) share: Share<M>,
-    /// (own) The idle thread; holds a count.
+    /// (own) The idle thread; a counted reference.
     pub(super) idle: AtomicPtr<Thread<M>>,
     /// (own) The previous thread, between the switch and `finish_switch`.
     pub(super) leaving: AtomicPtr<Thread<M>>,
-    /// (own) That thread moves to another CPU.
+    /// (own) The thread `leaving` moves to another CPU.
     pub(super) moving: AtomicBool,
-    /// (own) When the running thread got the CPU, in nanoseconds of the CPU's counter.
+    /// (own) The time at which the running thread got the CPU, in nanoseconds of the CPU's counter.
     pub(super) dispatched: AtomicU64,
-    /// (own) When the running thread's stretch ends because others wait, nanoseconds; `NEVER` where none waits.
+    /// (own) The time at which the running thread must yield because other threads wait (the end of its stretch), in
+    /// nanoseconds. `NEVER` if no thread waits.
     pub(super) stretch_end: AtomicU64,
-    /// (own) The deadline to which the timer is programmed, nanoseconds.
+    /// (own) The deadline for which the timer is programmed, in nanoseconds; `NEVER` if it is off.
     pub(super) armed: AtomicU64,
-    /// Threads wait to be reaped.
+    /// Whether the list of dead threads that wait to be reaped is not empty.
     pub(super) has_dead: AtomicBool,
-    /// (own) Ticks by kind, up to the last switch; the running thread's own counts at its dispatch.
+    /// (own) Ticks of this CPU in user mode, in the kernel (`system`) and idle (`idled`), up to the last switch.
+    /// `at_dispatch` has the running thread's own user and system ticks at its dispatch.
     pub(super) user: AtomicU64,
     pub(super) system: AtomicU64,
     pub(super) idled: AtomicU64,
@@ -53,13 +60,13 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) switches: AtomicU64,
     /// (own) How often the CPU has checked whether to preempt.
     pub(super) looked: AtomicU64,
-    /// (own) Threads that were started from here.
+    /// (own) The number of threads that were started by this CPU.
     pub(super) started: AtomicU64,
-    /// (own) Threads that have ended here.
+    /// (own) The number of threads that have ended on this CPU.
     pub(super) ended: AtomicU64,
-    /// (own) Uninterruptible sleeps that began here, less those that ended here.
+    /// (own) The number of uninterruptible sleeps that began on this CPU, less those that ended on it (wrapping).
     pub(super) blocked: AtomicU64,
-    /// When the wheel must be served, nanoseconds. Written under the wheel's lock.
+    /// The time at which the timer wheel must be served, in nanoseconds. Written under the wheel's lock.
     pub(super) wheel_due: AtomicU64,
     pub(super) wheel: CachePadded<IrqLock<Wheel>>,
     pub(super) watch: CachePadded<Watch>,
@@ -69,9 +76,10 @@ pub(crate) struct Cpu<M: Machine> {
 pub struct Scheduler<M: Machine> {
     pub(crate) machine: &'static M,
     pub(crate) cpus: PerCpu<Cpu<M>>,
-    /// CPUs that halt, or are about to.
+    /// The CPUs that halt, or are about to halt.
     pub(crate) idle: IdleCpus,
-    /// CPUs that run a thread while others wait on their queue, or lately did: where an idle CPU steals.
+    /// The crowded CPUs, from whose queues idle CPUs take threads. A crowded CPU runs a thread while other threads wait
+    /// on its queue, or did so recently.
     pub(crate) crowded: CpuBits,
     /// The shares of threads that were [woken to end](Scheduler::unpark_to_end).
     pub(crate) ending: User<M>,
@@ -83,7 +91,7 @@ impl<M: Machine> Scheduler<M> {
         PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus) + User::<M>::bytes(cpus)
     }
 
-    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
+    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which no threads run yet.
     ///
     /// # Safety
     /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nothing else ever uses.
@@ -116,7 +124,7 @@ impl<M: Machine> Scheduler<M> {
             wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
             watch: CachePadded(Watch::new()),
         };
-        // SAFETY: the caller hands over this memory. Each part is one of its three, which do not overlap.
+        // SAFETY: the caller provides the memory. It has three parts, which do not overlap, and each is used once.
         let (cpus, idle, ending) = unsafe {
             let of_idle = memory.add(PerCpu::<Cpu<M>>::bytes(cpus));
             let of_ending = of_idle.add(IdleCpus::bytes(cpus));
@@ -125,7 +133,7 @@ impl<M: Machine> Scheduler<M> {
         Scheduler { machine, cpus, idle, crowded: CpuBits::new(), ending }
     }
 
-    /// The machine.
+    /// The machine on which the scheduler runs.
     pub fn machine(&self) -> &'static M {
         self.machine
     }
@@ -135,7 +143,7 @@ impl<M: Machine> Scheduler<M> {
         self.cpus.len()
     }
 
-    /// This CPU. The caller has masked interrupts, or uses the result as a hint.
+    /// The state of this CPU. The caller has masked interrupts, or uses the result as a hint.
     #[inline(always)]
     pub(crate) fn here(&self) -> &Cpu<M> {
         self.cpus.of(current_cpu())
@@ -149,7 +157,7 @@ impl<M: Machine> Scheduler<M> {
     pub fn current(&self) -> Current<'_, M> {
         let thread = self.machine.current();
         debug_assert!(!thread.is_null(), "no thread runs on this CPU yet");
-        // SAFETY: set by `start_cpu` or a switch.
+        // SAFETY: `start_cpu` or a switch has set the pointer, and a running thread is alive.
         Current::new(unsafe { NonNull::new_unchecked(thread.cast_mut()) })
     }
 
@@ -164,18 +172,18 @@ impl<M: Machine> Scheduler<M> {
         self.share_on(self.cpus.of(cpu), thread, cpu)
     }
 
-    /// As [`share`](Self::share), where the CPU is at hand.
+    /// As [`share`](Self::share), for a caller that has a reference to the CPU.
     #[inline(always)]
     pub(super) fn share_on<'a>(&self, on: &'a Cpu<M>, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
-        // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.
+        // SAFETY: by the contract of `belong_to`, a user lives as long as the thread belongs to it.
         match unsafe { thread.user().as_ref() } {
             Some(user) => user.share(cpu),
             None => &on.share,
         }
     }
 
-    /// Ends the running thread's stretch in time for the threads that wait here, and makes it leave if it may not run
-    /// here.
+    /// Limits the running thread's stretch if threads wait for this CPU. If the thread may not run on this CPU any
+    /// more, requests preemption at once.
     ///
     /// # Requires
     /// Interrupts are masked.
@@ -193,8 +201,9 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Ends the stretch of `current`, which runs here or is about to, in time for the threads that wait here. `now`: of
-    /// the CPU's counter.
+    /// Sets the time at which `current` must yield (the end of its stretch), because other threads wait. `current` runs
+    /// on this CPU, or is about to. Programs the timer for that time, or requests preemption if the stretch has ended.
+    /// `now` is in nanoseconds of the CPU's counter.
     ///
     /// # Requires
     /// Interrupts are masked.
@@ -214,8 +223,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Programs this CPU's timer to a [tick](Machine::tick) ahead, unless it is programmed to less. A CPU does so when
-    /// it leaves idleness, and after each interrupt of its timer until it is idle again.
+    /// Programs this CPU's timer to fire after a [tick](Machine::tick), unless it fires earlier already. A CPU calls
+    /// this when it stops being idle, and after each timer interrupt until it is idle again.
     ///
     /// # Requires
     /// Interrupts are masked; the CPU runs a thread, or is about to.
@@ -228,8 +237,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Programs this CPU's timer if a deadline is earlier than the programmed one. A deadline that is cancelled or
-    /// postponed costs one interrupt without work, instead of a timer write each time.
+    /// Programs this CPU's timer if a deadline is earlier than the programmed one. If a deadline is cancelled or
+    /// postponed, the timer is not programmed again: it may fire once without work, which is cheaper.
     ///
     /// # Requires
     /// Interrupts are masked.

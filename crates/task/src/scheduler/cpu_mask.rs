@@ -1,4 +1,4 @@
-//! A shared set of CPUs whose bits can be claimed: the CPU that clears a bit learns whether it was set.
+//! A shared set of CPUs whose bits can be claimed: if several CPUs clear a bit, only one of them gets `true`.
 
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,8 @@ use quire_sync::per_cpu::CachePadded;
 
 const WORDS: usize = MAX_CPUS / 64;
 
-/// Written only when a CPU goes idle or becomes overloaded, never on a steady path.
+/// A bit for each CPU. The words are written only when a CPU becomes idle, or crowded (threads wait on its queue). So
+/// they stay in all caches.
 pub(crate) struct CpuBits {
     words: CachePadded<[AtomicU64; WORDS]>,
 }
@@ -26,31 +27,31 @@ impl CpuBits {
         self.words.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0
     }
 
-    /// Puts `cpu` in; writes nothing where it is in already.
+    /// Adds `cpu` to the set. Writes nothing if it is in the set already.
     pub fn insert(&self, cpu: CpuId) {
         if !self.contains(cpu) {
             self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel);
         }
     }
 
-    /// Takes `cpu` out; true if it was in. Writes nothing otherwise.
+    /// Removes `cpu` from the set. Returns whether it was in the set. Writes nothing if it was not.
     pub fn remove(&self, cpu: CpuId) -> bool {
         self.contains(cpu)
             && self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel) & (1 << (cpu % 64)) != 0
     }
 
-    /// A CPU that is in the set, searched upwards from `from` and round.
+    /// A CPU that is in the set. The search goes upwards from `from`, and wraps around.
     pub fn any(&self, from: CpuId) -> Option<CpuId> {
         self.any_of(from, &[!0; WORDS])
     }
 
-    /// As [`any`](Self::any), of the CPUs in `mask`.
+    /// As [`any`](Self::any), but only CPUs in `mask` are found.
     pub fn any_in(&self, from: CpuId, mask: &CpuMask) -> Option<CpuId> {
         self.any_of(from, mask.words())
     }
 
     fn any_of(&self, from: CpuId, mask: &[u64; WORDS]) -> Option<CpuId> {
-        // Most often the set is empty.
+        // Fast path: the set is usually empty.
         if self.words.iter().zip(mask).all(|(word, mask)| word.load(Ordering::Relaxed) & mask == 0) {
             return None;
         }

@@ -1,16 +1,16 @@
 //! The set of idle CPUs, from which a waker claims one.
 //!
-//! Each CPU marks itself idle on a cache line of its own, which only a waker that wants that CPU reads. A waker that
-//! takes any idle CPU searches a set of hints instead: the CPUs that are idle or were lately. A hint is cleared lazily,
-//! by the next waker that searches the set and finds the CPU busy. So a CPU that sleeps and wakes writes no shared
-//! line.
+//! Each CPU has an idle flag on its own cache line, which only a waker that needs that CPU reads. A waker for which any
+//! idle CPU will do searches a set of hints instead: the CPUs that are idle or were idle recently. A hint is cleared
+//! lazily, by the next waker that searches the set and finds the CPU busy. So a CPU that becomes idle and busy again
+//! writes no shared cache line.
 //!
-//! A CPU that goes idle *marks itself, fences, checks the hints, joins them*. Against it:
+//! A CPU that becomes idle *sets its flag, executes a fence, and sets its hint if it is not set*. It races with:
 //!
-//! - **A searcher clears its hint** (*clears, fences, checks again whether the CPU is idle*). One of the two sees the
-//!   other, and the hint is set again.
-//! - **A waker has work for it** (*queues, fences, looks here*). The waker finds it idle, or the CPU finds the work,
-//!   because it looks for work afterwards.
+//! - **a searcher that clears the hint** (*clears the hint, executes a fence, reads the flag again*). At least one of
+//!   the two sees the other's store, and sets the hint again.
+//! - **a waker that has work for the CPU** (*queues a thread, executes a fence, reads the set*). Either the waker finds
+//!   the CPU idle, or the CPU finds the thread, because it checks for work after it has set its flag.
 
 use super::cpu_mask::CpuBits;
 use crate::mutant::{Mutant, mutant};
@@ -20,9 +20,9 @@ use quire_sync::cpuset::CpuMask;
 use quire_sync::{CpuId, PerCpu};
 
 pub(crate) struct IdleCpus {
-    /// The CPU halts, or is about to.
+    /// The idle flag of each CPU: the CPU halts, or is about to halt.
     now: PerCpu<AtomicBool>,
-    /// The CPU halts, or did lately.
+    /// The hints: CPUs that are idle or were idle recently.
     lately: CpuBits,
 }
 
@@ -32,7 +32,7 @@ impl IdleCpus {
         PerCpu::<AtomicBool>::bytes(cpus)
     }
 
-    /// A set for `cpus` CPUs, none of them idle.
+    /// A set for `cpus` CPUs, which contains none of them.
     ///
     /// # Safety
     /// As [`PerCpu::new`].
@@ -47,8 +47,8 @@ impl IdleCpus {
         self.now.of(cpu).load(Ordering::Acquire)
     }
 
-    /// Marks `cpu`, the caller's, as idle. A later read by the caller sees the work of every waker that did not see
-    /// this mark.
+    /// Marks `cpu`, the caller's CPU, as idle. If a waker does not see the mark, the caller's check of its queue after
+    /// this call sees the thread that the waker has queued.
     pub fn insert(&self, cpu: CpuId) {
         if self.contains(cpu) {
             return;
@@ -66,18 +66,18 @@ impl IdleCpus {
         }
     }
 
-    /// Takes `cpu` out; true if it was in. Writes nothing otherwise.
+    /// Removes `cpu` from the set. Returns whether it was in the set. Writes nothing if it was not.
     pub fn take(&self, cpu: CpuId) -> bool {
         self.contains(cpu) && self.now.of(cpu).swap(false, Ordering::AcqRel)
     }
 
-    /// Whether no CPU is idle or was lately. Then [`take_any`](Self::take_any) finds none.
+    /// Whether no CPU is idle or was idle recently. Then [`take_any`](Self::take_any) finds none.
     #[inline]
     pub fn has_none(&self) -> bool {
         self.lately.is_empty()
     }
 
-    /// Takes one CPU of `mask` out, searched upwards from `from` and round.
+    /// Removes one CPU of `mask` from the set, and returns it. The search goes upwards from `from`, and wraps around.
     pub fn take_any(&self, from: CpuId, mask: &CpuMask) -> Option<CpuId> {
         let mut left = *mask;
         while let Some(cpu) = self.lately.any_in(from, &left) {
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn only_cpus_that_are_idle_now_are_found() {
         let layout = Layout::from_size_align(IdleCpus::bytes(3), 128).expect("a layout");
-        // SAFETY: a fresh allocation of that size, never freed.
+        // SAFETY: the memory is a new allocation of that size, which is never freed.
         let idle = unsafe { IdleCpus::new(NonNull::new(alloc(layout)).expect("memory"), 3) };
         let all = CpuMask::first(3);
         idle.insert(1);

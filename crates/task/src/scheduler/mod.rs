@@ -8,17 +8,17 @@
 //! one queue, or runs; a thread whose context is in use is queued on its own CPU only.
 //!
 //! # How a thread leaves its CPU
-//! A thread that parks first sets its token word to `PARKED`. From then on a waker may queue it, although it still runs
-//! on its way out. That is safe because a thread whose `on_cpu` is set is queued only on its own CPU and is never
-//! stolen. That CPU takes from its queue again only after it has left the thread. The CPU clears `on_cpu` (release) in
-//! [`finish_switch`](Scheduler::finish_switch), on the next thread's stack. A CPU that reads it clear (acquire) finds
-//! the saved context complete.
+//! A thread that parks first sets its token word to `PARKED`. From then on a waker may queue the thread, although the
+//! thread still runs on its old CPU until the switch. That is safe because a thread whose `on_cpu` is set is queued
+//! only on its own CPU. No other CPU takes it from that queue, and its own CPU takes a thread from the queue again only
+//! after the switch. The CPU clears `on_cpu` (release) in [`finish_switch`](Scheduler::finish_switch), on the next
+//! thread's stack. A CPU that reads `on_cpu` clear (acquire) finds the saved context complete.
 //!
 //! | | parks | is preempted | exits |
 //! |---|---|---|---|
-//! | **waker** on another CPU | token word: taken, or queued by the waker | gives a token | gives a token in vain |
-//! | **thief** | not queued; queued by a waker: `on_cpu` | queued: `on_cpu` | never queued |
-//! | **interrupt** here | interrupts are masked from before `PARKED` until the next thread runs | same | same |
+//! | **waker** on another CPU | before `PARKED`: leaves a token; after it: queues the thread | leaves a token | leaves a token, without effect |
+//! | **idle CPU** that looks for a thread | skips the thread while `on_cpu` is set | skips the thread while `on_cpu` is set | never finds the thread, which is on no queue |
+//! | **interrupt** on this CPU | masked from before `PARKED` until the next thread runs | masked during the switch | masked during the switch |
 //!
 //! No lock is held across a switch.
 
@@ -55,11 +55,11 @@ use quire_sync::{CpuId, current_cpu};
 use run_queue::RunQueue;
 use share::Join;
 
-/// The use of a thread's stack after the thread has left its CPU.
+/// Whether a thread needs its kernel stack after it has left its CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stack {
     Kept,
-    /// The machine may give it to another thread: [`Machine::depart`].
+    /// The machine may give the stack to another thread: [`Machine::depart`].
     GivenUp,
 }
 
@@ -70,7 +70,7 @@ enum Leave {
     Yield,
     Preempt,
     Exit,
-    /// The thread may not run on this CPU any more.
+    /// The thread's new affinity excludes this CPU.
     Move,
 }
 
@@ -87,22 +87,23 @@ impl<M: Machine> Scheduler<M> {
         here.queue.lock_masked().idle = true;
         let idle = idle.into_raw();
         here.idle.store(idle.as_ptr(), Ordering::Release);
-        // SAFETY: the caller is that thread from now on.
+        // SAFETY: the caller runs as that thread from now on.
         unsafe { self.machine.set_current(idle.as_ptr()) };
     }
 
-    /// Runs this CPU's idle thread: takes threads from its queue, steals from crowded CPUs, else halts.
+    /// Runs this CPU's idle loop: runs threads of this CPU's queue, then threads of crowded CPUs' queues, else halts.
     pub fn idle(&self) -> ! {
         loop {
             self.idle_once();
         }
     }
 
-    /// One turn of [`idle`](Self::idle): runs threads until none is left. Else it does one step of deferred work, or
-    /// halts until an interrupt.
+    /// One iteration of [`idle`](Self::idle). If threads wait, runs them until none is left. Otherwise does one step of
+    /// deferred work, or halts until an interrupt.
     pub fn idle_once(&self) {
         self.reap_dead();
-        // A waker that makes a thread runnable meanwhile interrupts the step, and the next turn finds the thread.
+        // A waker that makes a thread runnable during `idle_work` interrupts this CPU. The next iteration finds the
+        // thread.
         if self.here().waiting.load(Ordering::Acquire) == 0 && self.crowded.any(0).is_none() && self.machine.idle_work()
         {
             return;
@@ -111,7 +112,8 @@ impl<M: Machine> Scheduler<M> {
         let here = self.here();
         let work = || here.waiting.load(Ordering::Acquire) != 0 || self.crowd_has_for(current_cpu());
         let early = mutant(Mutant::LookBeforeIdle).then(work);
-        // Mark idle first, then search: a CPU that becomes crowded marks itself first, then searches for an idle one.
+        // Mark this CPU as idle before the search for threads. A CPU that becomes crowded marks itself before it
+        // searches for an idle CPU. So at least one of the two sees the other.
         self.idle.insert(current_cpu());
         if early.unwrap_or_else(work) {
             self.switch_from(Leave::Yield, Stack::Kept);
@@ -126,50 +128,52 @@ impl<M: Machine> Scheduler<M> {
         self.machine.halt();
     }
 
-    /// Makes a new thread runnable, on an idle CPU that it may run on if there is one. The scheduler keeps the
-    /// reference until the thread has exited, then passes it to [`Machine::reap`].
+    /// Makes a new thread runnable, on an idle CPU if its affinity allows one. The scheduler keeps the reference until
+    /// the thread has exited, and then passes it to [`Machine::reap`].
     pub fn spawn(&self, thread: ThreadRef<M>) {
         let cpu = self.place_new(&thread);
         self.spawn_on(thread, cpu);
     }
 
-    /// As [`spawn`](Self::spawn), on `cpu`: for threads that belong to a CPU, or a child that its parent waits for.
+    /// Makes a new thread runnable on `cpu`, unlike [`spawn`](Self::spawn), which chooses a CPU itself. Used for
+    /// per-CPU threads, and for a child for which its parent waits.
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
         let thread = thread.into_raw();
         let masked = Masked::new(self.machine);
         bump(&self.here().started, 1);
-        // SAFETY: the count that `into_raw` gave up keeps the thread alive until it is reaped.
+        // SAFETY: the reference from which `into_raw` got the pointer keeps the thread alive until it is reaped.
         self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back, false);
     }
 
-    /// The first call of a new thread, and of a preempted thread that gave its stack up, on its new stack, with
-    /// interrupts masked: finishes the switch to it, and unmasks interrupts.
+    /// Finishes the switch to the calling thread, and unmasks interrupts. It is the first call of a new thread, and of
+    /// a preempted thread that gave up its stack. The caller runs on its new stack, with interrupts masked.
     pub fn started(&self) {
         self.finish_switch();
         self.machine.restore(Irq::On);
         self.reap_dead();
     }
 
-    /// Sleeps until unparked, or until `deadline` ([`Machine::now`]'s nanoseconds). Returns at once if a token waits.
-    /// May also return early, so callers check their condition again. The caller holds no spin lock.
+    /// Puts the calling thread to sleep until another thread unparks it, or until `deadline`, in nanoseconds of
+    /// [`Machine::now`]. Returns at once if the thread has a wake-up token already. May also return early, so callers
+    /// check their condition again. The caller holds no spin lock.
     pub fn park(&self, deadline: Option<u64>) {
         self.sleep(deadline, Stack::Kept);
     }
 
-    /// As [`park`](Self::park), for a caller that needs nothing of its stack any more: see [`Machine::depart`]. Where
-    /// the machine gives the stack to another thread, this returns only if the caller did not sleep. Else the thread
-    /// goes on at the machine's own place, which calls [`resumed`](Self::resumed).
+    /// As [`park`](Self::park), for a caller that no longer needs its stack: see [`Machine::depart`]. If the machine
+    /// gives the stack to another thread, `depart` does not return. The thread then continues in a function of the
+    /// kernel, which calls [`resumed`](Self::resumed). If the thread does not sleep, `depart` returns.
     ///
     /// # Safety
-    /// Where the machine gives the stack to another thread: the machine knows how the thread goes on, and no code holds
-    /// a reference into the stack.
+    /// If the machine gives the stack to another thread: the machine knows where the thread continues, and no code
+    /// holds a reference into the stack.
     pub unsafe fn depart(&self, deadline: Option<u64>) {
         self.sleep(deadline, Stack::GivenUp);
     }
 
     fn sleep(&self, deadline: Option<u64>, stack: Stack) {
         let me = self.current();
-        // An uncontended token costs no switch, no timer and no masking.
+        // Fast path: a token is there already, so no switch, timer or interrupt masking is needed.
         if me.token.is_set() && me.token.take() {
             return;
         }
@@ -178,7 +182,7 @@ impl<M: Machine> Scheduler<M> {
                 return;
             }
             me.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
-            // SAFETY: the timer is part of the thread, which stays alive until the cancel below.
+            // SAFETY: the timer is a field of the calling thread, which is alive until the cancel in `slept`.
             unsafe { self.arm(&me.deadline, deadline) };
         }
         let was = self.machine.mask();
@@ -197,19 +201,18 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// The first call of a thread that gave its stack up when it parked, on its new stack, with interrupts masked:
-    /// finishes the switch to it and its sleep, and unmasks interrupts.
+    /// Finishes the switch to the calling thread, unmasks interrupts, and ends the thread's sleep. It is the first call
+    /// of a thread that gave up its stack when it parked. The thread runs on its new stack, with interrupts masked.
     pub fn resumed(&self) {
         self.finish_switch();
         let me = self.current();
         me.token.take();
         self.machine.restore(Irq::On);
-        // Not armed if the sleep had no deadline, or the deadline ended it.
+        // `slept` cancels the deadline timer. That has no effect if the timer is not armed.
         self.slept(&me, true);
     }
 
-    /// As [`park`](Self::park) without a deadline, and no signal ends the sleep either: the thread is marked
-    /// uninterruptible.
+    /// As [`park`](Self::park) without a deadline, and marks the thread as uninterruptible: a signal does not wake it.
     pub fn park_uninterruptibly(&self) {
         let count = |by: u64| {
             let _masked = Masked::new(self.machine);
@@ -222,8 +225,8 @@ impl<M: Machine> Scheduler<M> {
         self.current().uninterruptible.store(false, Ordering::Relaxed);
     }
 
-    /// Gives `thread` its token, and queues it where it sleeps. Callable from interrupts and under any lock of a rank
-    /// below the run queue's.
+    /// Gives `thread` a wake-up token, and queues the thread if it sleeps. Callable from interrupts and under any lock
+    /// of a rank below the run queue's.
     pub fn unpark(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -244,7 +247,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Lets all other threads that wait for this CPU go first.
+    /// Yields the CPU: threads that wait for it run before the caller runs again.
     pub fn yield_now(&self) {
         let was = self.machine.mask();
         self.switch_from(Leave::Yield, Stack::Kept);
@@ -252,8 +255,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// As [`yield_now`](Self::yield_now), for a thread that waits for the work of another: less urgent threads get
-    /// their turn too.
+    /// Yields the CPU as [`yield_now`](Self::yield_now) does, for a thread that waits for another thread's work. A
+    /// real-time caller sleeps for a millisecond instead, so that less urgent threads run too.
     pub fn yield_to_all(&self) {
         const WHILE: u64 = 1_000_000;
         match self.current().urgency() {
@@ -262,16 +265,16 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Switches to a waiting thread if the running thread's stretch has ended. Called by `preempt_enable` and on the
-    /// way out of interrupts, when the flag of [`Machine::set_pending`] is up and the preemption count is zero.
+    /// Preempts the calling thread if another thread waits for this CPU. Called by `preempt_enable` and on the return
+    /// from interrupts, when the flag of [`Machine::set_pending`] is set and the preemption count is zero.
     pub fn preempt(&self) {
         self.give_way(Stack::Kept);
     }
 
-    /// As [`preempt`](Self::preempt), on the way to user mode, for a thread that needs nothing of its stack any more:
-    /// see [`Machine::depart`]. Where the machine gives the stack to another thread, this returns only if the thread
-    /// did not leave its CPU. Else the thread goes on at the machine's own place, which calls
-    /// [`started`](Self::started).
+    /// As [`preempt`](Self::preempt), on the return to user mode, for a thread that no longer needs its stack: see
+    /// [`Machine::depart`]. If the machine gives the stack to another thread, `preempt_departing` does not return. The
+    /// thread then continues in a function of the kernel, which calls [`started`](Self::started). If the CPU does not
+    /// switch threads, `preempt_departing` returns.
     ///
     /// # Safety
     /// As [`depart`](Self::depart).
@@ -297,7 +300,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Ends the calling thread. Its reference reaches [`Machine::reap`] once its stack is no longer in use.
+    /// Ends the calling thread. The scheduler passes its reference to [`Machine::reap`] once the thread's stack is no
+    /// longer in use.
     pub fn exit(&self) -> ! {
         self.reap_dead();
         self.machine.mask();
@@ -306,7 +310,8 @@ impl<M: Machine> Scheduler<M> {
         unreachable!("Machine::switch came back to a thread that has exited");
     }
 
-    /// The timer interrupt: expires timers, and detects the end of the running thread's stretch.
+    /// Handles the timer interrupt: expires timers, and requests preemption if the running thread's stretch has ended.
+    /// The stretch is the time for which it may keep the CPU while other threads wait.
     pub fn timer_interrupt(&self) {
         let _masked = Masked::new(self.machine);
         let here = self.here();
@@ -320,7 +325,8 @@ impl<M: Machine> Scheduler<M> {
         if here.stretch_end.load(Ordering::Relaxed) <= now {
             here.stretch_end.store(NEVER, Ordering::Relaxed);
             if here.waiting.load(Ordering::Relaxed) > 0 {
-                // Never lowered here: it may stand for a change of the running thread's affinity.
+                // This handler never clears the flag. Another CPU may have set it after a change of the running
+                // thread's affinity.
                 self.machine.set_pending(true);
             }
         }
@@ -333,19 +339,23 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Restricts `thread` to the CPUs of `allowed`. The calling thread has moved when this returns. A thread that runs
-    /// elsewhere leaves that CPU at the interrupt that this sends. A waiting thread moves to another CPU when its turn
-    /// comes. Returns false, and changes nothing, if the machine has none of these CPUs.
+    /// Restricts `thread` to the CPUs of `allowed`. Returns false, and changes nothing, if the machine has none of
+    /// these CPUs.
+    ///
+    /// The calling thread has moved to an allowed CPU when the function returns. A thread that runs on another CPU gets
+    /// an interrupt, which makes it leave that CPU. A waiting thread moves when its old CPU takes it off the queue.
     pub fn set_affinity(&self, thread: &Thread<M>, allowed: &CpuMask) -> bool {
         let machine = CpuMask::first(self.cpus.len());
         if allowed.and(&machine).is_empty() {
             return false;
         }
-        // A thread with all CPUs of this machine counts as unrestricted.
+        // A thread that may run on all CPUs of this machine counts as unrestricted.
         let all = allowed.and(&machine) == machine;
         thread.restrict(&if all { CpuMask::first(MAX_CPUS) } else { *allowed });
-        // A CPU that takes the thread off a queue reads the mask after it has locked that queue, under whose lock
-        // `home` is written. Either it sees the new mask, or this thread sees the CPU that runs it.
+        // Another CPU may take the thread off its queue at this moment. That CPU locks the queue, reads the affinity,
+        // and writes `home` before it unlocks the queue. This function writes the affinity, executes the fence, and
+        // then reads `home` under the lock of the same queue. So either that CPU sees the new affinity, or this
+        // function sees the new `home`.
         fence_full();
         let was = self.machine.mask();
         loop {
@@ -379,7 +389,7 @@ impl<M: Machine> Scheduler<M> {
     /// user 0.
     ///
     /// # Safety
-    /// As [`Thread::belong_to`]; the user that it had lives until this returns.
+    /// As [`Thread::belong_to`]; the thread's previous user lives until this function returns.
     pub unsafe fn become_user(&self, user: Option<NonNull<User<M>>>) {
         if self.current().user() == user.map_or(ptr::null(), |user| user.as_ptr().cast_const()) {
             return;
@@ -395,7 +405,8 @@ impl<M: Machine> Scheduler<M> {
         self.limit_stretch(here);
     }
 
-    /// The reschedule interrupt: another CPU has queued a thread here, or the running thread may not run here any more.
+    /// Handles the reschedule interrupt: another CPU has queued a thread here, or has excluded this CPU from the
+    /// affinity of the running thread.
     pub fn kicked(&self) {
         let _masked = Masked::new(self.machine);
         let here = self.here();
@@ -405,8 +416,8 @@ impl<M: Machine> Scheduler<M> {
         self.limit_stretch(here);
     }
 
-    /// Gives the CPU to the next thread. Returns, with interrupts still masked, when the caller gets a CPU again
-    /// (perhaps another one).
+    /// Switches to the next thread. Returns, with interrupts still masked, when the caller runs again, perhaps on
+    /// another CPU.
     ///
     /// # Requires
     /// Interrupts are masked; the preemption count is zero; no lock is held.
@@ -425,7 +436,7 @@ impl<M: Machine> Scheduler<M> {
         let weighted = prev.use_slice(run);
         self.machine.set_pending(false);
 
-        // Threads that waited here when their affinity changed.
+        // Threads of this queue whose affinity now excludes this CPU.
         let mut strays: List<Queued<M>> = List::new();
         let next = {
             let mut queue = here.queue.lock_masked();
@@ -453,19 +464,19 @@ impl<M: Machine> Scheduler<M> {
             next
         };
         while let Some(stray) = strays.pop_front() {
-            // SAFETY: it was queued, so it is alive.
+            // SAFETY: the thread was queued, so it is alive.
             let stray = unsafe { stray.as_ref() };
             self.enqueue(stray, self.place(stray), Join::Front);
         }
-        // Search elsewhere only now: a CPU never holds two queue locks. This queue is marked idle meanwhile, so a CPU
-        // that queues a thread here sends an interrupt.
+        // Search other CPUs' queues only after this queue is unlocked, because a CPU never holds two queue locks. This
+        // queue is marked idle during the search, so a CPU that queues a thread here sends an interrupt.
         let next = next.or_else(|| self.steal(cpu, now));
         let next = next.unwrap_or_else(|| {
             self.idle.insert(cpu);
             // SAFETY: `start_cpu` stored this CPU's idle thread before the CPU scheduled for the first time.
             unsafe { NonNull::new_unchecked(here.idle.load(Ordering::Relaxed)) }
         });
-        // SAFETY: it was queued, or is the idle thread: alive, and this CPU's alone now.
+        // SAFETY: the thread was queued, or is this CPU's idle thread. So it is alive, and no other CPU can run it.
         let next = unsafe { next.as_ref() };
         if prev_idle && !ptr::eq(next, &*prev) {
             self.idle.take(cpu);
@@ -493,12 +504,13 @@ impl<M: Machine> Scheduler<M> {
         here.moving.store(why == Leave::Move, Ordering::Relaxed);
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
-        // The queue let it go under its lock, so it may run here. If that changes, an interrupt comes.
+        // `next` may run on this CPU: its affinity was checked under the queue's lock. A CPU that changes the affinity
+        // after that check sends an interrupt.
         if here.waiting.load(Ordering::Relaxed) != 0 && !self.is_idle(here, next) {
             self.end_stretch(here, next, now);
         }
-        // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the lines
-        // above. A caller that gives its stack up holds nothing on it.
+        // SAFETY: `prev` is the caller. `next` had left its CPU (its `on_cpu` was clear), and the lines above claim it
+        // for this CPU. A caller that gives up its stack has no reference into it.
         unsafe {
             match stack {
                 Stack::Kept => self.machine.switch(&prev, next),
@@ -508,39 +520,40 @@ impl<M: Machine> Scheduler<M> {
         self.finish_switch();
     }
 
-    /// Runs on the stack of the thread that got the CPU: the previous one has left now.
+    /// Completes a switch, on the stack of the next thread: publishes that the previous thread has left this CPU.
     #[inline]
     fn finish_switch(&self) {
         let here = self.here();
         let prev = here.leaving.load(Ordering::Relaxed);
         here.leaving.store(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: it ran on this CPU until the switch, and cannot be reaped before the lines below.
+        // SAFETY: the previous thread ran on this CPU until the switch. It is reaped or freed only after `on_cpu` is
+        // cleared below.
         let Some(prev) = (unsafe { prev.as_ref() }) else { return };
         if prev.dying.load(Ordering::Relaxed) {
             return self.bury(here, prev);
         }
         let moves = here.moving.load(Ordering::Relaxed);
-        // From here on another CPU may run it.
+        // After this store another CPU may run the thread.
         prev.on_cpu.store(false, if mutant(Mutant::LeftRelaxed) { Ordering::Relaxed } else { Ordering::Release });
         if moves {
             self.move_away(prev);
         }
     }
 
-    /// `thread` has exited, and left this CPU.
+    /// Puts `thread`, which has exited and left this CPU, on the CPU's list of dead threads.
     #[cold]
     fn bury(&self, here: &Cpu<M>, thread: &Thread<M>) {
         thread.on_cpu.store(false, Ordering::Relaxed);
         bump(&here.ended, 1);
-        // SAFETY: it exited, so it is on no queue; the scheduler's own count keeps it alive.
+        // SAFETY: the thread has exited, so it is on no queue; the scheduler's own reference keeps it alive.
         unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(thread)) };
         here.has_dead.store(true, Ordering::Relaxed);
     }
 
-    /// Queues a thread that has left this CPU because it may not run here any more.
+    /// Queues, on another CPU, a thread that has left this CPU because its affinity excludes this CPU.
     #[cold]
     fn move_away(&self, thread: &Thread<M>) {
-        // It neither waits on a queue nor sleeps, so no other CPU queues it.
+        // The thread neither waits on a queue nor sleeps, so no other CPU queues it at this moment.
         self.enqueue(thread, self.place(thread), Join::Front);
     }
 
@@ -566,12 +579,12 @@ impl<M: Machine> Scheduler<M> {
             }
             drop(masked);
             let Some(dead) = dead else { return };
-            // SAFETY: the count that `spawn` took over.
+            // SAFETY: `spawn` has taken over this reference, and only this code gives it away.
             self.machine.reap(unsafe { ThreadRef::adopt(dead) });
         }
     }
 
-    /// Adds the time that `prev` has used since its dispatch to its CPU's times.
+    /// Adds the time that `prev` has used since its dispatch to the times of this CPU.
     fn charge(&self, here: &Cpu<M>, prev: &Thread<M>, prev_idle: bool, next: &Thread<M>) {
         let (user, system) = prev.account.ticks();
         let (user_then, system_then) = (&here.at_dispatch.0, &here.at_dispatch.1);
@@ -585,20 +598,20 @@ impl<M: Machine> Scheduler<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// A thread that has never run, with one reference. Its maker places it and wraps it by [`ThreadRef::adopt`].
-    /// `release` is called once, when the last reference is dropped, and frees the memory.
+    /// A thread that has never run, with one reference. The caller moves it to its final place, and wraps the reference
+    /// by [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
     pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
         Thread::made(context, payload, release, park_deadline::<M>)
     }
 }
 
-/// The deadline of a park has passed.
+/// Wakes the thread whose park deadline has passed. It is the callback of the timer `Thread::deadline`.
 ///
 /// # Safety
 /// `timer` is the deadline of a thread that is alive.
 unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: armed by `park` only, as part of a thread that cancels it before its `park` returns; `park` ran on that
-    // scheduler.
+    // SAFETY: only `park` arms this timer, which is a field of the thread. The thread cancels it before `park` returns,
+    // so the thread is alive. `park` has stored the scheduler's address.
     unsafe {
         let thread = timer.byte_sub(offset_of!(Thread<M>, deadline)).cast::<Thread<M>>().as_ref();
         let scheduler = thread.scheduler.load(Ordering::Relaxed).cast::<Scheduler<M>>();
@@ -609,8 +622,8 @@ unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<
     None
 }
 
-/// Takes the thread that runs next on `cpu` off its queue. Threads before it that may not run there any more go to
-/// `strays`, except for `prev`, which has the CPU still.
+/// Removes the thread that runs next on `cpu` from the CPU's queue. Threads before it whose affinity excludes `cpu` are
+/// moved to `strays`. `prev` is never moved there, because it still runs on `cpu`.
 #[inline(always)]
 fn pop_fitting<M: Machine>(
     queue: &mut RunQueue<M>,
@@ -621,10 +634,10 @@ fn pop_fitting<M: Machine>(
 ) -> Option<NonNull<Thread<M>>> {
     loop {
         let next = queue.pop(now);
-        // SAFETY: it was queued, so it is alive.
+        // SAFETY: the thread was queued, so it is alive.
         let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(prev));
         let Some(stray) = stray else { return next };
-        // SAFETY: `pop` took the thread off its list, and it stays alive: it is runnable.
+        // SAFETY: `pop` took the thread off its list. The thread is runnable, so it stays alive.
         unsafe { strays.push_back(stray) };
     }
 }

@@ -11,21 +11,24 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// Threads of its user that wait for a stretch before a thread that is woken to end leaves their share. So a few ends
-/// are as quick as other wake-ups, and many do not delay the user's other threads by more than these.
+/// A user's front list has the user's woken threads that have some of their turn left. If it has at least this number
+/// of threads, a thread that is woken to exit leaves the user's share. With fewer threads on the list, an exiting
+/// thread wakes up as quickly as others. With more, exiting threads do not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
-/// How many locked queues of crowded CPUs an idle CPU meets before it gives up: other CPUs work on them.
+/// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
+/// already take threads from the crowded CPUs.
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
-    /// The CPU for a woken thread. It is the home CPU if that is idle, because its caches may still hold the thread's
-    /// data. Else it is an idle CPU that the thread may run on, else home. The waker that takes a CPU out of the idle
-    /// set has it alone, so two wakers do not pick the same one.
+    /// Chooses the CPU for a woken thread. It is the home CPU, on which the thread ran last, if that CPU is idle,
+    /// because its caches may still hold the thread's data. Else it is an idle CPU on which the thread may run, else
+    /// the home CPU. The chosen idle CPU is removed from the idle set atomically, so two wakers do not choose the same
+    /// CPU.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
-            // It has not left its CPU: only there can it be queued.
+            // The switch away from the thread is not complete, so it may be queued only on the CPU that it leaves.
             return home;
         }
         if self.stays(thread, home) || thread.may_run_on(home) && self.idle.take(home) {
@@ -34,7 +37,8 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, home)
     }
 
-    /// Whether `thread` is queued on `near` without a search: the usual case on a busy machine, decided by a few words.
+    /// Whether `thread` is queued on `near` without a search for another CPU: no CPU is idle, and no real-time thread
+    /// is involved. This is the usual case on a busy machine, and the check reads few words.
     #[inline]
     fn stays(&self, thread: &Thread<M>, near: CpuId) -> bool {
         self.idle.has_none()
@@ -43,14 +47,14 @@ impl<M: Machine> Scheduler<M> {
             && self.cpus.of(near).urgency.load(Ordering::Relaxed) == 0
     }
 
-    /// The CPU for a new thread: an idle CPU, else its maker's.
+    /// Chooses the CPU for a new thread: an idle CPU, else the CPU of its creator.
     pub(crate) fn place_new(&self, thread: &Thread<M>) -> CpuId {
         let here = current_cpu();
         if self.stays(thread, here) { here } else { self.choose(thread, here) }
     }
 
-    /// An idle CPU that `thread` may run on, else `near`, else the least busy one. For a real-time thread, CPUs that
-    /// run a less urgent thread come next after the idle ones.
+    /// Returns an idle CPU on which `thread` may run, else `near`, else the least busy CPU. For a real-time thread, a
+    /// CPU that runs a less urgent thread is preferred to `near`.
     fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
         let allowed = thread.affinity();
         let here = allowed.contains(near);
@@ -60,7 +64,7 @@ impl<M: Machine> Scheduler<M> {
         // A CPU that has not started runs no thread, urgent or not.
         let started = |cpu: &CpuId| !self.cpus.of(*cpu).idle.load(Ordering::Relaxed).is_null();
         let existing = || allowed.iter().take_while(|cpu| *cpu < self.cpus.len()).filter(started);
-        // The urgency of the most urgent thread that runs or waits there.
+        // The real-time priority of the most urgent thread that runs or waits on the CPU.
         let runs = |cpu: CpuId| self.cpus.of(cpu).urgency.load(Ordering::Relaxed);
         let less_urgent = || {
             let urgency = thread.urgency();
@@ -70,7 +74,7 @@ impl<M: Machine> Scheduler<M> {
             existing().min_by_key(|cpu| runs(*cpu)).filter(|cpu| runs(*cpu) < urgency)
         };
         let idle = self.idle.take_any(near, &allowed);
-        // An ordinary thread stays near unless a real-time one runs there, which may leave it little of that CPU.
+        // An ordinary thread stays on `near` unless a real-time thread runs there, which may use most of the CPU time.
         let stays = || (here && (runs(near) == 0 || thread.urgency() > 0)).then_some(near);
         idle.or_else(less_urgent).or_else(stays).unwrap_or_else(|| {
             let busy = |cpu: &CpuId| (runs(*cpu) > 0, self.cpus.of(*cpu).waiting.load(Ordering::Relaxed), *cpu != near);
@@ -78,14 +82,15 @@ impl<M: Machine> Scheduler<M> {
         })
     }
 
-    /// Queues a runnable thread on `cpu`, and interrupts that CPU where it must act.
+    /// Queues a runnable thread on `cpu`. Interrupts that CPU if it must run the thread now or set its timer.
     pub(crate) fn enqueue(&self, thread: &Thread<M>, cpu: CpuId, join: Join) {
         let masked = Masked::new(self.machine);
         self.enqueue_masked(&masked, thread, cpu, join, false);
     }
 
-    /// As [`enqueue`](Self::enqueue), with interrupts masked already. `ends`: behind a crowd of its user, the thread
-    /// belongs to the ending ones from now on.
+    /// Queues a runnable thread on `cpu` as [`enqueue`](Self::enqueue) does, for a caller that has masked interrupts.
+    /// `ends` is true for a thread that is about to exit. If its user's front list has at least [`CROWD`] threads, that
+    /// thread moves to the share of ending threads.
     pub(crate) fn enqueue_masked(
         &self,
         _masked: &Masked<'_, M>,
@@ -100,8 +105,9 @@ impl<M: Machine> Scheduler<M> {
             let mut queue = target.queue.lock_masked();
             if thread.home() != cpu {
                 thread.set_home(cpu);
-                // A CPU that makes the thread real-time reads its home after that. Either this CPU sees the change, or
-                // that CPU comes to this queue.
+                // Another CPU may make the thread real-time at this moment. It writes the priority, fences, and then
+                // reads the thread's home. This CPU writes the home, fences, and then reads the priority. So either
+                // this CPU sees the new priority, or the other CPU sees the new home and updates this queue.
                 if !mutant(Mutant::HomeNoFence) {
                     fence_full();
                 }
@@ -109,8 +115,8 @@ impl<M: Machine> Scheduler<M> {
             let hints = || (target.eager.load(Ordering::Relaxed), target.turn_end.load(Ordering::Relaxed));
             let before = if own { Default::default() } else { hints() };
             if ends && self.share(thread, cpu).eager() >= CROWD {
-                // SAFETY: the scheduler lives as long as the machine. The thread was asleep and has one waker, this
-                // CPU, so it is on no queue, and no other CPU looks for its share.
+                // SAFETY: the scheduler lives as long as the machine. The thread was asleep, and this CPU is its only
+                // waker. So the thread is on no queue, and no other CPU reads its share.
                 unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
             }
             queue.push(thread, self.share_on(target, thread, cpu), join, || {
@@ -118,9 +124,10 @@ impl<M: Machine> Scheduler<M> {
             });
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
-            // Another CPU halts, or it must set its timer for the end of the running thread's stretch. The stretch is
-            // shorter where a waiting thread is eager, or belongs to another user or class. Where such a thread waited
-            // already, the CPU has been interrupted before.
+            // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
+            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on its
+            // user's front list, or belongs to another user or class. If a thread of that kind waited already, the CPU
+            // was interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -134,15 +141,16 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Updates the hints about a queue. Called under its lock, after each change.
+    /// Updates the hints about a queue, and the set of crowded CPUs. Called under the queue's lock, after each change.
     ///
-    /// A CPU whose queue runs dry stays in the crowded set until it goes idle, or until an idle CPU has looked at it.
-    /// So while all CPUs are busy, threads that sleep and wake write no shared line.
+    /// Idle CPUs take threads from the CPUs in the crowded set. A CPU whose queue becomes empty stays in that set until
+    /// it is idle, or until an idle CPU has examined the queue. So while all CPUs are busy, threads that sleep and wake
+    /// write no shared cache line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         self.note_inline(cpu, id, queue);
     }
 
-    /// As [`note`](Self::note), for the two places where most threads pass.
+    /// Does the work of [`note`](Self::note). Inlined in the two hottest callers, which call it directly.
     #[inline(always)]
     pub(super) fn note_inline(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
@@ -156,7 +164,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// `thread` has joined `id`'s queue and waits there: wakes another halted CPU that it may run on, to fetch it.
+    /// Wakes a halted CPU on which `thread` may run, so that the woken CPU takes the thread from the queue of CPU `id`.
+    /// Called after `thread` was inserted in that queue and waits there.
     pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
         if queue.movable() == 0 || queue.idle {
             return;
@@ -175,9 +184,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread waits on a crowded CPU that may run on `cpu`. A CPU that finds none may halt: a waker that
-    /// queues such a thread later finds this CPU idle. The answer is exact, except that a search ends after a fixed
-    /// number of threads that may not run on `cpu`. A thread behind them waits for its turn on its own CPU.
+    /// Whether a thread that waits on another, crowded CPU (which has waiting threads) may run on `cpu`. If not, `cpu`
+    /// may halt, because a waker that queues such a thread after this search finds `cpu` in the idle set. The search of
+    /// a queue ends after a fixed number of threads that may not run on `cpu`. The search misses a thread behind them,
+    /// which then waits for its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.
@@ -195,13 +205,14 @@ impl<M: Machine> Scheduler<M> {
         false
     }
 
-    /// Takes a waiting thread from another CPU's queue for `cpu`, which has none to run. `now` is in nanoseconds.
+    /// Takes a waiting thread from another CPU's queue, and makes it the running thread of the queue of `cpu`, which
+    /// has no threads. `now` is in nanoseconds of the CPU's counter.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.
     pub(crate) fn steal(&self, cpu: CpuId, now: u64) -> Option<NonNull<Thread<M>>> {
         let (count, mut walked, mut locked) = (self.cpus.len(), 0, 0);
-        // One round: the threads that wait on the nearest crowded CPUs may not be allowed here.
+        // Visit each crowded CPU at most once. A visit may fail, because the affinity of its threads excludes `cpu`.
         loop {
             let next = (cpu + walked + 1) % count;
             let from = self.crowded.any(next)?;
@@ -219,8 +230,9 @@ impl<M: Machine> Scheduler<M> {
             };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
-                // Written under the lock of the queue that it leaves: see `set_affinity`.
-                // SAFETY: it was queued, so it is alive.
+                // This CPU writes the home while it holds the lock of the queue that the thread leaves: see
+                // `set_affinity`.
+                // SAFETY: the thread was queued, so it is alive.
                 unsafe { thread.as_ref() }.set_home(cpu);
             }
             self.note(victim, from, &queue);

@@ -1,13 +1,13 @@
-//! Real-time threads that wait for one CPU, and the bound on the CPU time that such threads take from others.
+//! The real-time threads that wait for one CPU, and the bound on the CPU time that they may take from other threads.
 //!
-//! Threads wait in one list for each priority, and a bitmap names the lists in use. So all operations take constant
+//! There is a list for each priority, and a bitmap of the lists that are not empty. So all operations take constant
 //! time.
 //!
 //! # The bound
-//! Time is cut into windows of a *period*. In each window, real-time threads have the CPU for a *runtime* at most while
-//! other threads wait. Then the others have it up to the end of the window. Without others, real-time threads go on.
-//! Windows are not aligned between CPUs. A window begins where the last one has ended, or later, when a real-time
-//! thread is considered next. So nothing is counted while no thread is real-time.
+//! Time is divided into windows, whose length is the *period*. In each window, while other threads wait, real-time
+//! threads run for at most the *runtime*. Then the other threads run until the end of the window. If no other threads
+//! wait, real-time threads continue. Windows are not aligned between CPUs. A window begins at the end of the last one,
+//! or later, when the queue next chooses a real-time thread. So nothing is counted while no thread is real-time.
 
 use crate::list::List;
 use crate::machine::Machine;
@@ -18,37 +18,39 @@ use core::ptr::NonNull;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The limits of real-time classes, in nanoseconds.
+/// The limits of the real-time classes, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bound {
-    /// How long real-time threads have a CPU in each period while other threads wait. At least the period: no limit.
+    /// How long real-time threads may run on a CPU in each period while other threads wait. A value of at least the
+    /// period means no limit.
     pub runtime: u64,
     /// The length of a window; at least 1.
     pub period: u64,
-    /// The turn of a thread among others of its priority.
+    /// The turn (time slice) of a round-robin thread among the threads of its priority.
     pub turn: u32,
 }
 
 impl Bound {
-    /// As on Linux: 0.95 s of each second, and turns of 100 ms.
+    /// The default, as on Linux: 0.95 s of each second, and turns of 100 ms.
     pub const USUAL: Bound = Bound { runtime: 950_000_000, period: 1_000_000_000, turn: 100_000_000 };
 }
 
-/// Where a thread joins those of its priority.
+/// The end at which a thread joins the list of its priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// The thread runs next: its stretch was cut.
+    /// The thread runs next, because it was preempted before the end of its turn.
     Head,
     Tail,
 }
 
 pub(crate) struct Realtime<M: Machine> {
-    /// Bit n: threads wait at priority n.
+    /// Bit n is set if threads wait at priority n.
     occupied: u128,
     lists: [List<Queued<M>>; MOST_URGENT as usize + 1],
     len: usize,
     bound: Bound,
-    /// When the window began, in nanoseconds of the CPU's counter, and the CPU time of real-time threads in it.
+    /// The beginning of the window, in nanoseconds of the CPU's counter. `used` is the CPU time that real-time threads
+    /// have used in the window.
     began: u64,
     used: u64,
 }
@@ -65,12 +67,12 @@ impl<M: Machine> Realtime<M> {
         }
     }
 
-    /// How many threads wait.
+    /// How many real-time threads wait.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The priority of the most urgent thread that waits; 0 without any.
+    /// The priority of the most urgent thread that waits; 0 if none waits.
     #[inline(always)]
     pub fn most_urgent(&self) -> u8 {
         if self.len == 0 {
@@ -91,7 +93,7 @@ impl<M: Machine> Realtime<M> {
     /// Puts `thread` on the list of `priority`, from 1 to [`MOST_URGENT`].
     ///
     /// # Safety
-    /// The thread is on no list, and stays alive and in place until it is taken off.
+    /// The thread is on no list, and stays alive and in place until it is removed.
     pub unsafe fn push(&mut self, thread: NonNull<Thread<M>>, priority: u8, end: End) {
         let list = &mut self.lists[usize::from(priority)];
         // SAFETY: the caller vouches that the thread is on no list and stays in place.
@@ -105,7 +107,7 @@ impl<M: Machine> Realtime<M> {
         self.len += 1;
     }
 
-    /// Takes `thread` off the list of `priority`.
+    /// Removes `thread` from the list of `priority`.
     ///
     /// # Safety
     /// The thread is on that list.
@@ -119,13 +121,13 @@ impl<M: Machine> Realtime<M> {
         self.len -= 1;
     }
 
-    /// The thread that runs next.
+    /// The real-time thread that runs next; `None` if none waits.
     pub fn first(&self) -> Option<NonNull<Thread<M>>> {
         self.lists[usize::from(self.most_urgent())].first()
     }
 
-    /// The most urgent thread that `may` accepts. Each thread that it looks at takes one of `looks`, and it stops where
-    /// none is left.
+    /// Finds the most urgent thread that `may` accepts. Each examined thread lowers `looks` by one, and the search ends
+    /// when `looks` is 0.
     pub fn find(&self, looks: &Cell<usize>, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<NonNull<Thread<M>>> {
         let look = || looks.replace(looks.get().saturating_sub(1)) > 0;
         let mut left = self.occupied;
@@ -140,7 +142,8 @@ impl<M: Machine> Realtime<M> {
         None
     }
 
-    /// A real-time thread has run from `from` to `to`.
+    /// Adds the run of a real-time thread from `from` to `to` to the time used in the window. Begins a new window if
+    /// the last one has ended.
     pub fn charge(&mut self, from: u64, to: u64) {
         let ran = to.saturating_sub(from);
         self.used = self.used.saturating_add(ran);
@@ -163,17 +166,18 @@ impl<M: Machine> Realtime<M> {
         self.bound.runtime < self.bound.period
     }
 
-    /// Whether the threads that are not real-time have the rest of this window.
+    /// Whether real-time threads have used up their runtime, so that other threads get the rest of this window.
     pub fn is_spent(&self) -> bool {
         self.is_bound() && self.used >= self.bound.runtime
     }
 
-    /// When the window ends.
+    /// The time at which the window ends.
     pub fn window_end(&self) -> u64 {
         self.began.saturating_add(self.bound.period)
     }
 
-    /// When a real-time thread that was charged up to `charged` must let others run.
+    /// The time at which a real-time thread that was charged up to `charged` must let other threads run; [`NEVER`] if
+    /// there is no bound.
     pub fn spent_at(&self, charged: u64) -> u64 {
         if !self.is_bound() {
             return NEVER;

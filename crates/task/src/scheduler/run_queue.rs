@@ -1,11 +1,12 @@
 //! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each
 //! share the user's threads.
 //!
-//! The share whose thread runs is the *current* one, and is not in the heap. So while all runnable threads belong to
-//! one user, which is most of the time, the heap is empty and nothing is compared.
+//! The share whose thread runs is the *current* share. The other shares with waiting threads are in a heap. Usually all
+//! runnable threads belong to one user. Then the heap is empty and no shares are compared.
 //!
-//! [Real-time threads](super::realtime) wait beside the shares, and go first. While one runs, no share is current. Its
-//! time counts towards the bound of real-time threads, not towards its user's share.
+//! [Real-time threads](super::realtime) wait on lists of their own, and run before the threads of shares. While a
+//! real-time thread runs, no share is current. Its CPU time counts towards the bound of real-time threads, not towards
+//! its user's share.
 
 use super::realtime::{Bound, End, Realtime};
 use super::share::{CREDIT, Heap, Join, Share};
@@ -18,54 +19,54 @@ use core::ptr::{self, NonNull};
 use quire_sync::CpuId;
 use quire_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// In nanoseconds: how long a thread runs before a woken thread of its user preempts it, and how far a user gets ahead
-/// of another.
+/// The length of a stretch, in nanoseconds: how long a thread runs before a woken thread of its user preempts it. A
+/// user's virtual time also gets at most this far ahead of another user's.
 pub(crate) const STRETCH: u64 = 1_000_000;
-/// How many waiting threads a search for another CPU looks at. The searcher has masked interrupts and holds the lock of
-/// the queue, and each look may miss the cache.
+/// The most waiting threads that a search for another CPU examines. There is a limit because the searcher has masked
+/// interrupts and holds the queue's lock, and each examined thread may be a cache miss.
 const LOOKS: usize = 64;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// How far a thread could move from its queue when it joined.
+/// The reach of a queued thread: on how many CPUs it may run, as its affinity was when it joined the queue. `PINNED` is
+/// one CPU.
 const PINNED: u8 = 0;
 const SOME: u8 = 1;
 const ANYWHERE: u8 = 2;
 const REACH: u8 = 3;
-/// The list on which a thread waits, beside its reach. Zero: on none.
+/// The list on which a thread waits; stored in `Thread::waits` together with the reach. Zero if it waits on no list.
 const FRONT: u8 = 4;
 const BACK: u8 = 8;
 const URGENT: u8 = 12;
 const LIST: u8 = 12;
 
 pub(crate) struct RunQueue<M: Machine> {
-    /// Shares with threads that wait, but for the current one.
+    /// The shares with waiting threads, except the current share.
     shares: Heap<M>,
-    /// The share of the thread that runs; none where that is the idle thread, or a real-time one.
+    /// The share of the running thread; `None` if that is the idle thread or a real-time thread.
     current: Option<NonNull<Share<M>>>,
     realtime: Realtime<M>,
-    /// The thread that runs, for comparisons only, and its real-time priority as this queue knows it; null and 0 where
-    /// that is the idle thread.
+    /// The running thread; null if that is the idle thread. The pointer is compared only, never followed.
     running: *const Thread<M>,
     urgency: u8,
     len: usize,
-    /// No runnable share has less virtual time. Never falls.
+    /// A lower bound of the virtual times of the shares with runnable threads. It never falls.
     floor: u64,
-    /// Up to when the current share, or the bound of real-time threads, was charged, in nanoseconds of the CPU's
-    /// counter.
+    /// The time up to which the current share, or the bound of real-time threads, was charged, in nanoseconds of the
+    /// CPU's counter.
     charged: u64,
-    /// Threads by reach.
+    /// The number of waiting threads of each reach.
     reach: [u32; 3],
     /// The CPU runs its idle thread, or is about to: a CPU that queues a thread here must wake it.
     pub idle: bool,
-    /// Threads that left this CPU for good, until they are reaped.
+    /// Threads that have exited on this CPU and are not reaped yet.
     pub dead: List<Queued<M>>,
 }
 
-// SAFETY: the shares that it points to are `Sync`, and their users live as long as they have runnable threads.
+// SAFETY: the shares to which a queue points are `Sync`, and their users live as long as they have runnable threads.
 unsafe impl<M: Machine> Send for RunQueue<M> {}
 
-/// How many CPUs `thread` may run on.
+/// The reach of `thread`: whether its affinity has one CPU, some CPUs or all CPUs.
 fn reach<M: Machine>(thread: &Thread<M>) -> u8 {
     match thread.is_restricted() {
         false => ANYWHERE,
@@ -74,13 +75,13 @@ fn reach<M: Machine>(thread: &Thread<M>) -> u8 {
     }
 }
 
-/// A queued thread, and its share where it is not real-time.
+/// A queued thread, and its share; `None` if the thread is real-time.
 type FoundThread<M> = (NonNull<Thread<M>>, Option<NonNull<Share<M>>>);
 
-/// The effect of a changed urgency on a queue.
+/// The effect of a changed real-time priority on a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sorted {
-    /// The thread neither waits nor runs here.
+    /// The thread neither waits nor runs on this CPU.
     Absent,
     /// The thread stays where it is.
     Unchanged,
@@ -109,22 +110,23 @@ impl<M: Machine> RunQueue<M> {
     }
 
     fn current(&self) -> Option<&Share<M>> {
-        // SAFETY: its user lives, because the running thread is its thread.
+        // SAFETY: the share's user lives, because the running thread belongs to it.
         self.current.map(|share| unsafe { share.as_ref() })
     }
 
-    /// How many threads should not wait for a whole turn of the running thread, which is of the same user.
+    /// The length of the front list of the running thread's user: woken threads with some of their turn left. They
+    /// should not wait for the end of the running thread's turn.
     pub fn eager(&self) -> usize {
         self.current().map_or(0, Share::eager)
     }
 
-    /// How many threads may run on another CPU.
+    /// How many waiting threads may run on another CPU.
     pub fn movable(&self) -> usize {
         (self.reach[SOME as usize] + self.reach[ANYWHERE as usize]) as usize
     }
 
-    /// When the running thread must yield to another user's thread, in nanoseconds of the CPU's counter: once its user
-    /// is a stretch ahead.
+    /// The time at which the running thread must yield to another user's thread, because its user is then one
+    /// [`STRETCH`] ahead. In nanoseconds of the CPU's counter; [`NEVER`] if no other user's thread waits.
     pub fn share_end(&self) -> u64 {
         match (self.current(), self.shares.first()) {
             (Some(current), Some(first)) => self.charged + (first.used() + STRETCH).saturating_sub(current.used()),
@@ -141,8 +143,8 @@ impl<M: Machine> RunQueue<M> {
         self.realtime.set_bound(bound);
     }
 
-    /// When the running thread must yield to a thread of another user or another class, in nanoseconds of the CPU's
-    /// counter.
+    /// The time at which the running thread must yield to a thread of another user or another class. In nanoseconds of
+    /// the CPU's counter; [`NEVER`] if it need not yield.
     #[inline(always)]
     pub fn turn_end(&self) -> u64 {
         if self.urgency == 0 && self.realtime.len() == 0 { self.share_end() } else { self.turn_end_by_urgency() }
@@ -161,8 +163,8 @@ impl<M: Machine> RunQueue<M> {
         if self.len > self.realtime.len() { self.realtime.spent_at(self.charged) } else { NEVER }
     }
 
-    /// Charges the current share for the time up to `now`. The running thread leaves after a run of `run` nanoseconds,
-    /// which are `weighted` nanoseconds at nice 0; both are zero if it goes on.
+    /// Charges the current share for the time up to `now`. If the running thread leaves the CPU, `run` is the length of
+    /// its run in nanoseconds, and `weighted` is the equivalent at nice 0. Otherwise both are zero.
     #[inline(always)]
     pub fn charge(&mut self, now: u64, run: u64, weighted: u64) {
         if self.urgency > 0 {
@@ -184,7 +186,8 @@ impl<M: Machine> RunQueue<M> {
         self.charged = self.charged.max(now);
     }
 
-    /// Lets other users go before the running thread, if no other thread of its own user waits.
+    /// Makes another user's share run before that of the running thread, which yields. Does nothing if another thread
+    /// of the running thread's own user waits.
     pub fn give_way(&mut self) {
         if let (Some(current), Some(first)) = (self.current(), self.shares.first())
             && current.is_empty()
@@ -193,7 +196,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// A share without waiting or running threads here is about to get one: it restarts not far behind the others.
+    /// Limits how far the virtual time of `share` is behind that of the other shares. Called when `share` had no
+    /// runnable threads and is about to get one.
     fn wake(&self, share: &Share<M>) {
         let least = self.floor.saturating_sub(CREDIT);
         if share.used() < least {
@@ -201,8 +205,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Puts a runnable thread, which is on no queue, on this one, in its user's `share`. `now` is the CPU's counter,
-    /// read only where another user's thread runs.
+    /// Inserts a runnable thread, which is on no queue, in this queue. `share` is its user's share on this CPU. `now`
+    /// reads the CPU's counter; it is called only if another user's thread runs.
     pub fn push(&mut self, thread: &Thread<M>, share: &Share<M>, join: Join, now: impl FnOnce() -> u64) {
         let node = NonNull::from(thread);
         let (reach, urgency) = match thread.is_ordinary() {
@@ -211,37 +215,38 @@ impl<M: Machine> RunQueue<M> {
         };
         self.reach[reach as usize] += 1;
         self.len += 1;
-        // Release: `sort` reads it without the lock of this queue, and reads the thread's home afterwards.
+        // Release: `sort` may read `waits` without this queue's lock, and reads the thread's home afterwards.
         let note = |list: u8| thread.waits.store(reach | list, Release);
         if urgency > 0 {
             note(URGENT);
             thread.queued_at.store(urgency, Relaxed);
             let end = if join == Join::Resume { End::Head } else { End::Tail };
-            // SAFETY: a runnable thread has one queuer, so it is on no queue. It is alive while it is queued.
+            // SAFETY: only one CPU at a time queues a runnable thread, so it is on no queue. It is alive while queued.
             unsafe { self.realtime.push(node, urgency, end) };
             return;
         }
         note(if join == Join::Front { FRONT } else { BACK });
         let runs = self.current.is_some_and(|current| ptr::eq(current.as_ptr(), share));
         if !runs && !share.is_in_heap() {
-            // The running user's virtual time stays that of its dispatch until it is charged.
+            // Charge the current share first, because its virtual time, on which `floor` depends, is updated only then.
             self.charge(now(), 0, 0);
             self.wake(share);
-            // SAFETY: the share's user lives, since the thread is its and is runnable.
+            // SAFETY: the share's user lives, because the thread belongs to it and is runnable.
             unsafe { self.shares.insert(NonNull::from(share)) };
         }
-        // SAFETY: a runnable thread has one queuer: the CPU that got `true` from its token, spawned it, or switches
-        // away from it. It is alive until it exits, which it cannot while it is queued.
+        // SAFETY: only one CPU at a time queues a runnable thread. It is the CPU that got `true` from its token,
+        // spawned it, or switches away from it. The thread is alive until it exits, which it cannot do while it is
+        // queued.
         unsafe { share.push(node, join) };
     }
 
-    /// Where the running thread joins if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         self.current().map_or(Join::Front, Share::preempted)
     }
 
-    /// Takes off the thread to run next, and makes its share the current one. A thread from a back list gets a new
-    /// turn where it has used up the last one. Without a thread there is no current share.
+    /// Removes the thread that runs next, and makes its share the current share. A thread from a back list gets a new
+    /// turn if it has used up the last one. `None` if no thread waits; then no share is current.
     pub fn pop(&mut self, now: u64) -> Option<NonNull<Thread<M>>> {
         if self.realtime.len() > 0
             && let Some(thread) = self.pop_urgent(now)
@@ -263,7 +268,7 @@ impl<M: Machine> RunQueue<M> {
         self.charged = now;
         let (thread, from_back) = self.current()?.pop()?;
         self.len -= 1;
-        // SAFETY: it was queued, so it is alive.
+        // SAFETY: the thread was queued, so it is alive.
         let next = unsafe { thread.as_ref() };
         self.left(next);
         if from_back && !next.has_slice() {
@@ -273,7 +278,8 @@ impl<M: Machine> RunQueue<M> {
         Some(thread)
     }
 
-    /// As [`pop`](Self::pop), of the real-time threads. None where other threads have their turn.
+    /// As [`pop`](Self::pop), for real-time threads only. `None` if real-time threads have used up their bound and
+    /// other threads wait.
     fn pop_urgent(&mut self, now: u64) -> Option<NonNull<Thread<M>>> {
         self.realtime.roll(now);
         if self.realtime.is_spent() && self.len > self.realtime.len() {
@@ -281,12 +287,12 @@ impl<M: Machine> RunQueue<M> {
         }
         let priority = self.realtime.most_urgent();
         let thread = self.realtime.first()?;
-        // SAFETY: it is the first of that list.
+        // SAFETY: the thread is the first of the list of this priority.
         unsafe { self.realtime.remove(thread, priority) };
         self.len -= 1;
         self.set_aside();
         self.charged = now;
-        // SAFETY: it was queued, so it is alive.
+        // SAFETY: the thread was queued, so it is alive.
         let next = unsafe { thread.as_ref() };
         self.left(next);
         if !next.has_slice() {
@@ -297,17 +303,17 @@ impl<M: Machine> RunQueue<M> {
         Some(thread)
     }
 
-    /// No share is current from now on.
+    /// Makes no share current. The share that was current returns to the heap if it has waiting threads.
     fn set_aside(&mut self) {
-        // SAFETY: its user had a thread here until now; while one waits, it has one still.
+        // SAFETY: the share's user had the running thread, and has a runnable thread still if one waits in the share.
         if let Some(before) = self.current.take().filter(|b| !unsafe { b.as_ref() }.is_empty()) {
-            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user stays.
+            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user lives.
             unsafe { self.shares.insert(before) };
         }
     }
 
-    /// Records that `thread` runs on this CPU from now on. `share` is its user's. The thread is new on this queue, or
-    /// its user or its real-time priority has just changed.
+    /// Records that `thread` runs on this CPU from now on. `share` is its user's share here. Called if the thread came
+    /// from another CPU's queue, or if its user or its real-time priority has just changed.
     pub fn run(&mut self, thread: &Thread<M>, share: &Share<M>, now: u64) {
         let urgency = thread.urgency();
         if urgency > 0 {
@@ -322,9 +328,10 @@ impl<M: Machine> RunQueue<M> {
         self.urgency = urgency;
     }
 
-    /// Sorts `thread`, whose urgency may have changed, in anew: where it waits here, or as the running thread.
-    /// `is_home` returns whether this is still the queue of its home, and is called after the thread was looked at.
-    /// `share` is that of the thread here.
+    /// Updates the queue for `thread`, whose real-time priority may have changed. A waiting thread moves to the list of
+    /// its new priority. For the running thread, updates the queue's state. `is_home` returns whether the thread's home
+    /// (the CPU on which it is queued or runs) is still the CPU of this queue. `sort` calls it after it has read
+    /// `Thread::waits`. `share` returns the share of the thread's user on this CPU.
     pub fn sort<'a>(
         &mut self,
         thread: &Thread<M>,
@@ -340,12 +347,12 @@ impl<M: Machine> RunQueue<M> {
             return Sorted::Absent;
         }
         let urgency = thread.urgency();
-        // A thread that was woken while it still leaves this CPU both runs and waits here. Then its list counts.
+        // A thread that was woken while it leaves this CPU both runs and waits here. Such a thread counts as waiting.
         if waits == 0 {
             if !ptr::eq(self.running, thread) {
                 return Sorted::Unchanged;
             }
-            // Its turn may have another end even at the same urgency.
+            // `Moved` even at the same priority, because the end of the thread's turn may have changed.
             if urgency != self.urgency {
                 self.run(thread, share(), now());
             }
@@ -356,9 +363,9 @@ impl<M: Machine> RunQueue<M> {
             return Sorted::Unchanged;
         }
         let share = share();
-        // SAFETY: it waits here: the list is guarded by this queue's lock, and was read before its home was.
+        // SAFETY: the thread waits on this queue: `waits` is guarded by this queue's lock, and was read before `home`.
         unsafe { self.take(NonNull::from(thread), Some(NonNull::from(share))) };
-        // As on Linux, a less urgent thread goes before others of its new priority.
+        // As on Linux, a thread that becomes less urgent goes before other threads of its new priority.
         let join = match before {
             0 => Join::Back,
             _ if urgency == 0 => Join::Front,
@@ -369,24 +376,24 @@ impl<M: Machine> RunQueue<M> {
         Sorted::Moved
     }
 
-    /// Takes `thread` off the list on which it waits here.
+    /// Removes the thread `node` from the list on which it waits.
     ///
     /// # Safety
-    /// It waits on this queue. `share` is its share here; it may be `None` for a real-time thread.
+    /// The thread waits on this queue. `share` is its user's share here; it may be `None` for a real-time thread.
     unsafe fn take(&mut self, node: NonNull<Thread<M>>, share: Option<NonNull<Share<M>>>) {
-        // SAFETY: it is queued, so it is alive.
+        // SAFETY: the thread is queued, so it is alive.
         let thread = unsafe { node.as_ref() };
         let list = thread.waits.load(Relaxed) & LIST;
         if list == URGENT {
-            // SAFETY: `push` has noted the priority of its list.
+            // SAFETY: `push` has stored in `queued_at` the priority of the list on which it put the thread.
             unsafe { self.realtime.remove(node, thread.queued_at.load(Relaxed)) };
         } else if let Some(share) = share {
-            // SAFETY: its user lives, because this thread is its thread.
+            // SAFETY: the share's user lives, because this runnable thread belongs to it.
             let of = unsafe { share.as_ref() };
-            // SAFETY: `push` has noted the list.
+            // SAFETY: `push` has stored in `waits` the list on which it put the thread.
             unsafe { of.remove(node, list == BACK) };
             if of.is_empty() && of.is_in_heap() {
-                // SAFETY: it is in this heap, as no other CPU's has it.
+                // SAFETY: the share belongs to this CPU, so the heap that it is in is this queue's heap.
                 unsafe { self.shares.remove(share) };
             }
         }
@@ -394,20 +401,21 @@ impl<M: Machine> RunQueue<M> {
         self.left(thread);
     }
 
-    /// A thread of `share` that is not real-time runs here from now on, and was not on this queue, or has just become
-    /// that user's.
+    /// Makes `share` the current share, which is that of the running thread. A thread of `share` that is not real-time
+    /// runs on this CPU from now on. The thread was not on this queue, or has just become that user's thread.
     fn begin(&mut self, share: &Share<M>, now: u64) {
         self.charge(now, 0, 0);
         let before = self.current.take();
         if share.is_in_heap() {
-            // SAFETY: it is in a heap, which can only be this CPU's.
+            // SAFETY: the share belongs to this CPU, so the heap that it is in is this queue's heap.
             unsafe { self.shares.remove(NonNull::from(share)) };
         } else if before != Some(NonNull::from(share)) {
             self.wake(share);
         }
-        // SAFETY: it was the current share: its user had a thread here until now, and while one waits it has one still.
+        // SAFETY: `before` was the current share. Its user had the running thread, and has a runnable thread still if
+        // one waits in the share.
         if let Some(before) = before.filter(|b| !ptr::eq(b.as_ptr(), share) && !unsafe { b.as_ref() }.is_empty()) {
-            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user stays.
+            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user lives.
             unsafe { self.shares.insert(before) };
         }
         self.current = Some(NonNull::from(share));
@@ -420,28 +428,28 @@ impl<M: Machine> RunQueue<M> {
         thread.waits.store(0, Relaxed);
     }
 
-    /// Takes off a thread that may move to `cpu`: the longest waiting thread of either list of a share. A thread that
-    /// has not left this CPU yet stays.
+    /// Removes and returns a thread that may move to `cpu`: the thread that has waited longest on a list of a share. A
+    /// thread whose context is still in use by this CPU stays.
     pub fn steal(&mut self, cpu: CpuId) -> Option<NonNull<Thread<M>>> {
-        // Acquire: its saved context is complete once `on_cpu` reads false.
+        // Acquire: the thread's saved context is complete once `on_cpu` reads false.
         let off = |n: NonNull<Thread<M>>| {
             // SAFETY: the thread is queued here, so it is alive while the queue's lock is held.
             !unsafe { n.as_ref() }.on_cpu.load(quire_sync::atomic::Ordering::Acquire) || mutant(Mutant::StealBeforeLeft)
         };
         let (node, share) = self.bound_for(cpu, off)?;
-        // SAFETY: `bound_for` found the thread here and its share, and the lock was held since.
+        // SAFETY: `bound_for` found the thread and its share on this queue, and the lock is held since then.
         unsafe { self.take(node, share) };
         Some(node)
     }
 
-    /// Whether a thread waits here that may run on `cpu`, as far as a search goes.
+    /// Whether a thread that waits here may run on `cpu`. The search examines at most [`LOOKS`] threads.
     pub fn has_for(&self, cpu: CpuId) -> bool {
         self.bound_for(cpu, |_| true).is_some()
     }
 
-    /// A thread that may run on `cpu` and that `take` accepts, and its share. The most urgent real-time thread comes
-    /// first, then shares without a running thread. Threads are skipped only where some may not run on `cpu`, or have
-    /// not left this one. It looks at [`LOOKS`] threads at most.
+    /// Finds a thread that may run on `cpu` and that `take` accepts; returns it and its share. Real-time threads are
+    /// examined first, the most urgent one before the others, then the shares of the heap, and last the current share.
+    /// The search examines at most [`LOOKS`] threads.
     fn bound_for(&self, cpu: CpuId, take: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<FoundThread<M>> {
         if self.movable() == 0 {
             return None;
@@ -455,7 +463,7 @@ impl<M: Machine> RunQueue<M> {
         }
         // `Some(None)` ends the search of the shares.
         let of = |share: NonNull<Share<M>>| {
-            // SAFETY: current, or in the heap: its user has a thread here.
+            // SAFETY: the share is current or in the heap, so its user has a runnable thread here and lives.
             let found = unsafe { share.as_ref() }.find(&looks, may).map(|thread| (thread, Some(share)));
             (found.is_some() || looks.get() == 0).then_some(found)
         };

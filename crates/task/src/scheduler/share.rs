@@ -1,15 +1,16 @@
 //! Users' shares of CPU time.
 //!
-//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`]:
-//! its runnable threads there, and its *virtual time*, the CPU time used there. The share with the least virtual time
-//! runs next, so a user with a thousand threads gets as much as a user with one.
+//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`],
+//! which contains the user's runnable threads on that CPU and a *virtual time*. The virtual time is the CPU time that
+//! these threads have used. The share with the least virtual time runs next. So a user with a thousand threads gets as
+//! much time as a user with one.
 //!
-//! Virtual time belongs to a CPU and never moves. A thread that migrates joins its user's share of the other CPU. A
-//! share that was idle restarts at most [`CREDIT`] behind the others of its CPU, because it must not catch up on the
-//! time that it slept.
+//! Virtual time is counted per CPU. A thread that migrates joins its user's share of the other CPU. A share whose
+//! threads all slept restarts with a virtual time at most [`CREDIT`] behind the other shares of its CPU. Otherwise it
+//! would catch up on all the time that it slept.
 //!
-//! Shares with waiting threads form an intrusive leftist heap, so nothing is allocated. A join, a turn's end and a
-//! removal take steps logarithmic in the number of users.
+//! Shares with waiting threads form an intrusive leftist heap, so no memory is allocated. Each operation on the heap
+//! takes steps logarithmic in the number of users.
 
 use crate::list::List;
 use crate::machine::Machine;
@@ -19,16 +20,17 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu, record};
 
-/// How far behind the others a share may restart, in nanoseconds: a user who slept may run so long before it takes
-/// turns. It equals a thread's turn, which an interactive program also gets within its user.
+/// How far behind the other shares a share may restart, in nanoseconds of virtual time. A user whose threads slept may
+/// run for this time before other users run. The value equals the turn (time slice) of a thread.
 pub(crate) const CREDIT: u64 = 4_000_000;
 
-/// How far the front list may get ahead of the back list, in nanoseconds of [`Threads::ahead`]. It is a few turns long,
-/// so a burst of wake-ups is served whole before the back list.
+/// How far the front list may get ahead of the back list ([`Threads`] explains the lists), in nanoseconds of
+/// [`Threads::ahead`]. The value is a few turns, so all threads of a burst of wake-ups run before the threads of the
+/// back list.
 pub(crate) const PATIENCE: u64 = 20_000_000;
 
-/// How much CPU time the front list gets at most for that of the back list while both have threads: four fifths of
-/// both. It gets half of both at least.
+/// The greatest ratio of the front list's CPU time to the back list's while both have threads. So the front list gets
+/// at most four fifths of the time. The front list also gets at least half.
 pub(crate) const FRONT_TO_BACK: u64 = 4;
 
 /// Where a thread joins the queue of its user.
@@ -38,20 +40,20 @@ pub(crate) enum Join {
     Front,
     /// At the end of the back list.
     Back,
-    /// At the head of the back list, from which it came: its turn is not over.
+    /// At the head of the back list, for a thread that came from that list and has some of its turn left.
     Resume,
 }
 
 type Link<M> = Option<NonNull<Share<M>>>;
 
-/// One user's part of one CPU. Guarded by the lock of that CPU's queue, whose holder reads and writes it through shared
-/// references.
+/// One user's threads and virtual time on one CPU. Guarded by the lock of that CPU's queue. The holder of the lock
+/// writes through shared references, hence the cells.
 pub(crate) struct Share<M: Machine> {
-    /// Virtual time: CPU time that the user's threads have had here, in nanoseconds.
+    /// Virtual time: the CPU time that the user's threads have used on this CPU, in nanoseconds.
     used: Cell<u64>,
     threads: UnsafeCell<Threads<M>>,
-    /// Its place in the heap: the two smaller heaps below it, the share above it, and its rank. The rank is the length
-    /// of the shortest path to a free place.
+    /// The share's node in the heap: left and right child, parent, and rank. The rank is the length of the shortest
+    /// path to a missing child.
     left: Cell<Link<M>>,
     right: Cell<Link<M>>,
     up: Cell<Link<M>>,
@@ -61,38 +63,40 @@ pub(crate) struct Share<M: Machine> {
 
 /// A user's threads that wait for one CPU.
 ///
-/// There are two lists. A thread that wakes up with some of its turn left joins the *front* list, which takes short
-/// stretches round-robin. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the
-/// *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in
-/// each round threads get CPU time by their weights. A thread that wakes up often gets ahead of a busy thread by one
-/// turn of CPU time at most. Then it waits in line.
+/// There are two lists. A *turn* is a thread's time slice; its length is proportional to the thread's nice weight. A
+/// thread that wakes up with some of its turn left joins the *front* list. The threads of this list run round-robin,
+/// each for a short time (a *stretch*). So a thread that mostly sleeps runs soon. A thread whose turn is used up joins
+/// the end of the *back* list. It gets a new turn when it is taken off that list. So the threads get CPU time by their
+/// weights. A thread that wakes up often gets ahead of a busy thread by at most one turn. Then it waits on the back
+/// list too.
 ///
 /// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at
-/// the end, and the back list at the head. So a busy thread's turn does not depend on the length of the front list.
+/// the end, and the back list at the head. So a busy thread gets its whole turn, however long the front list is.
 ///
-/// While the front list never runs dry, the back list is passed over for [`PATIENCE`]. From then on CPU time is divided
-/// between the lists by their lengths. The back list gets from a fifth to a half. So a thread waits for two rounds at
-/// most. In a round each waiting thread of its user runs once. Without the bound of a half, a few threads that wake up
-/// together would wait for the turns of a thousand busy ones. The divided quantity is time, not the number of threads
-/// served, because a back list of threads that sleep soon empties as fast as it fills.
+/// The front list is served first. If it does not become empty, it alone is served until it is [`PATIENCE`] ahead. From
+/// then on CPU time is divided between the lists by their lengths, and the back list gets from a fifth to a half. In a
+/// *round* each waiting thread of the user runs once. A thread waits for at most two rounds. Without the bound of a
+/// half, a few threads that wake up together would wait for the turns of a thousand busy threads. The lists share time,
+/// not the number of dispatches, because the threads of the back list may sleep again soon after they run.
 ///
-/// Where the front list runs dry now and then, it is served first. A thread on the back list then waits for at most one
-/// turn of each other thread. A thread whose turn is used up joins the back list behind it.
+/// If the front list becomes empty now and then, a thread on the back list waits for at most one turn of each other
+/// thread. After that turn the other thread joins the back list behind it.
 struct Threads<M: Machine> {
     front: List<Queued<M>>,
     back: List<Queued<M>>,
     front_len: u32,
     back_len: u32,
-    /// The thread that runs, or ran last, came off the back list.
+    /// The thread that runs, or that ran last, was taken off the back list.
     from_back: bool,
-    /// CPU time of threads off the front list, less that of threads off the back list, which counts by the ratio of the
-    /// lengths. Counts from the moment at which both lists had threads, and is never negative.
+    /// How far the front list is ahead: the CPU time of threads from the front list, less that of threads from the back
+    /// list. The back list's time is first multiplied by the ratio of the lists' lengths. The count starts when both
+    /// lists have threads, and is never negative.
     ahead: u64,
 }
 
-// SAFETY: only the holder of the lock of the share's CPU's queue uses it.
+// SAFETY: a share is used only under the lock of the queue of its CPU.
 unsafe impl<M: Machine> Send for Share<M> {}
-// SAFETY: a shared share lets only the holder of its queue's lock touch its cells.
+// SAFETY: the cells of a share are read and written only under the lock of the queue of its CPU.
 unsafe impl<M: Machine> Sync for Share<M> {}
 
 impl<M: Machine> Share<M> {
@@ -110,11 +114,13 @@ impl<M: Machine> Share<M> {
         }
     }
 
+    /// The lists of threads, for reading.
+    ///
     /// # Requires
     /// As for every function of this type, the caller holds the lock of the CPU's queue.
     fn threads(&self) -> &Threads<M> {
         record::read(self);
-        // SAFETY: the lock is held, and no `&mut` outlives the function that made it.
+        // SAFETY: the queue's lock is held, and no `&mut` outlives the function that made it.
         unsafe { &*self.threads.get() }
     }
 
@@ -122,7 +128,8 @@ impl<M: Machine> Share<M> {
     #[cfg_attr(recording, track_caller)]
     fn threads_mut(&self) -> &mut Threads<M> {
         record::wrote(self);
-        // SAFETY: the lock is held, and neither this nor a `&` of `threads` outlives the function that made it.
+        // SAFETY: the queue's lock is held, and neither this reference nor one of `threads` outlives the function that
+        // made it.
         unsafe { &mut *self.threads.get() }
     }
 
@@ -142,7 +149,7 @@ impl<M: Machine> Share<M> {
         self.in_heap.get()
     }
 
-    /// How many threads wait.
+    /// How many threads of the share wait for the CPU.
     pub fn len(&self) -> usize {
         let threads = self.threads();
         (threads.front_len + threads.back_len) as usize
@@ -153,24 +160,25 @@ impl<M: Machine> Share<M> {
         self.len() == 0
     }
 
-    /// How many threads should not wait for a whole turn of another thread of the same user.
+    /// The length of the front list: threads that should not wait for a whole turn of another thread of their user.
     pub fn eager(&self) -> usize {
         self.threads().front_len as usize
     }
 
-    /// A thread of the user's has run for `ns`, which are `weighted` nanoseconds at nice 0.
+    /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
-    /// A turn's length is the thread's weight already. Here the front list is charged with the lesser time and the back
-    /// list with the greater. Otherwise a single thread of great weight on the back list would take nearly all time.
-    /// The weights of a thousand threads on the front list together may exceed its own.
+    /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a
+    /// single thread of great weight on the back list would be charged little, and would get nearly all the time. That
+    /// would be unfair to the threads on the front list, which may together have more weight. Threads still get time by
+    /// their weights, because the length of a turn depends on the weight.
     pub fn pass(&self, ns: u64, weighted: u64) {
-        // No thread waited, so no list was passed over.
+        // No thread waits, so there is nothing to divide between the lists.
         if self.is_empty() {
             return;
         }
         let threads = self.threads_mut();
         if threads.from_back {
-            // Mostly, because it stays so while one of the lists is empty.
+            // The usual case: `ahead` stays 0 while one of the lists is empty.
             if threads.ahead == 0 {
                 return;
             }
@@ -183,12 +191,12 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// A thread that was not taken off a list runs now.
+    /// Records that a thread runs that was not taken off a list of this share.
     pub fn begin(&self) {
         self.threads_mut().from_back = false;
     }
 
-    /// Where the running thread joins if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         if self.threads().from_back { Join::Resume } else { Join::Front }
     }
@@ -196,7 +204,7 @@ impl<M: Machine> Share<M> {
     /// Puts `thread` on a list.
     ///
     /// # Safety
-    /// The thread is on no list, and stays alive and in place until it is taken off.
+    /// The thread is on no list, and stays alive and in place until it is removed.
     pub unsafe fn push(&self, thread: NonNull<Thread<M>>, join: Join) {
         let threads = self.threads_mut();
         // SAFETY: the caller vouches that the thread is on no list and stays in place, and holds the queue's lock.
@@ -213,8 +221,9 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Takes off the thread to run next, and returns whether it comes from the back list. There it gets a new turn if
-    /// it has used up the last one.
+    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list (threads whose turn
+    /// was used up). In that case the caller gives it a new turn if it has used up the last one. `None` if no thread
+    /// waits.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         if threads.front_len == 0 || threads.back_len == 0 {
@@ -232,8 +241,8 @@ impl<M: Machine> Share<M> {
         Some((thread, true))
     }
 
-    /// The first thread, of the back list, else of the front list, that `may` accepts. Each thread that it looks at
-    /// takes one of `looks`, and it stops where none is left.
+    /// Finds the first thread that `may` accepts, on the back list, else on the front list. Each examined thread lowers
+    /// `looks` by one, and the search ends when `looks` is 0.
     pub fn find(&self, looks: &Cell<usize>, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<NonNull<Thread<M>>> {
         let threads = self.threads();
         let look = || looks.replace(looks.get().saturating_sub(1)) > 0;
@@ -241,10 +250,10 @@ impl<M: Machine> Share<M> {
         first(&threads.back).or_else(|| first(&threads.front))
     }
 
-    /// Takes off a thread that waits.
+    /// Removes a waiting thread from the back list if `back` is true, else from the front list.
     ///
     /// # Safety
-    /// The thread is on that list.
+    /// The thread is on that list of this share.
     pub unsafe fn remove(&self, thread: NonNull<Thread<M>>, back: bool) {
         let threads = self.threads_mut();
         // SAFETY: the caller vouches that the thread is on the list that `back` names, and holds the queue's lock.
@@ -260,17 +269,18 @@ impl<M: Machine> Share<M> {
     }
 }
 
-/// Shares by virtual time, the least first. Guarded, with the places in the shares, by the lock of the CPU's queue.
+/// A heap of shares in the order of virtual time, the least first. The lock of the CPU's queue guards the heap and the
+/// links in its shares.
 pub(crate) struct Heap<M: Machine> {
     root: Link<M>,
     _shares: PhantomData<Share<M>>,
 }
 
-// SAFETY: it only holds pointers to shares, which are `Sync`.
+// SAFETY: a heap only holds pointers to shares, which are `Sync`.
 unsafe impl<M: Machine> Send for Heap<M> {}
 
 /// # Safety
-/// A share in a heap stays alive and in place: its user does as long as a thread of it is runnable.
+/// The share is in a heap. So it stays alive and in place, because its user lives while a thread of it is runnable.
 unsafe fn at<'a, M: Machine>(share: NonNull<Share<M>>) -> &'a Share<M> {
     // SAFETY: the caller vouches that the share is alive and in place for `'a`.
     unsafe { share.as_ref() }
@@ -287,28 +297,28 @@ impl<M: Machine> Heap<M> {
         self.root.map(|root| unsafe { at(root) })
     }
 
-    /// Puts `share` in.
+    /// Inserts `share` in the heap.
     ///
     /// # Safety
-    /// `share` is in no heap, and stays alive and in place until it is out again.
+    /// `share` is in no heap, and stays alive and in place until it is removed.
     pub unsafe fn insert(&mut self, share: NonNull<Share<M>>) {
-        // SAFETY: the caller vouches that the share stays alive and in place until it is out again.
+        // SAFETY: the caller vouches that the share stays alive and in place until it is removed.
         let new = unsafe { at(share) };
         debug_assert!(!new.in_heap.get());
         record::wrote(new);
         new.in_heap.set(true);
         new.rank.set(1);
-        // Mostly one user runs, so the heap was empty.
+        // Usually only one user has runnable threads, so the heap was empty.
         self.root = if self.root.is_none() { Some(share) } else { merge(self.root, Some(share)) };
     }
 
-    /// Takes the share with the least virtual time out.
+    /// Removes and returns the share with the least virtual time.
     pub fn pop(&mut self) -> Link<M> {
         let first = self.root?;
         // SAFETY: the root is in this heap: it was read just now, under `&mut self`.
         let root = unsafe { at(first) };
         if root.left.get().is_none() {
-            // The only one, because the greater side is the left one.
+            // The root is the only share, because a leftist heap without a left child has no right child.
             record::wrote(root);
             root.in_heap.set(false);
             self.root = None;
@@ -319,7 +329,7 @@ impl<M: Machine> Heap<M> {
         Some(first)
     }
 
-    /// Takes `share` out.
+    /// Removes `share` from the heap.
     ///
     /// # Safety
     /// The share is in this heap.
@@ -344,7 +354,7 @@ impl<M: Machine> Heap<M> {
             // SAFETY: `rest` was below a share in the heap, so it is in the heap and alive.
             unsafe { at(rest) }.up.set(Some(above));
         }
-        // Ranks above change only as far up as the shortest path led through here.
+        // Update the ranks of the ancestors, up to the first whose rank does not change.
         let mut next = Some(above);
         while let Some(node) = next {
             // SAFETY: every share that a share in the heap links to is in the heap too, so it is alive.
@@ -356,8 +366,8 @@ impl<M: Machine> Heap<M> {
         }
     }
 
-    /// The first result of `f` over the shares, in no particular order except that the share with the least virtual
-    /// time comes first.
+    /// Calls `f` for each share until `f` returns `Some`, and returns this result. The walk visits the share with the
+    /// least virtual time first, and the other shares in no particular order.
     pub fn find<R>(&self, mut f: impl FnMut(NonNull<Share<M>>) -> Option<R>) -> Option<R> {
         let mut node = self.root;
         while let Some(here) = node {
@@ -365,13 +375,14 @@ impl<M: Machine> Heap<M> {
             if found.is_some() {
                 return found;
             }
-            // SAFETY: `here` is in the heap, as every share that a share in the heap links to.
+            // SAFETY: `here` is the root, or a share in the heap links to it. So it is in the heap, and alive.
             let share = unsafe { at(here) };
             node = share.left.get().or(share.right.get());
             let mut from = here;
-            // Both heaps below are done: go up to the first share whose right heap is not.
+            // The walk has visited both subtrees of `from`: go up to the first ancestor whose right subtree is not
+            // visited.
             while node.is_none() {
-                // SAFETY: `from` is in the heap: the walk came to it by links of shares that are.
+                // SAFETY: `from` is in the heap, because the walk reached it by links of shares in the heap.
                 let above = unsafe { at(from) }.up.get()?;
                 // SAFETY: every share that a share in the heap links to is in the heap too, so it is alive.
                 let parent = unsafe { at(above) };
@@ -388,7 +399,8 @@ fn rank<M: Machine>(link: Link<M>) -> u32 {
     link.map_or(0, |share| unsafe { at(share) }.rank.get())
 }
 
-/// Puts the heap with the greater rank to the left, and updates the rank; true if that changed it.
+/// Makes the child with the greater rank the left child, and updates the rank of `share`. Returns whether that rank
+/// has changed.
 fn lean<M: Machine>(share: &Share<M>) -> bool {
     if rank(share.left.get()) < rank(share.right.get()) {
         share.left.swap(&share.right);
@@ -398,8 +410,8 @@ fn lean<M: Machine>(share: &Share<M>) -> bool {
     share.rank.replace(new) != new
 }
 
-/// Merges two heaps, whose roots have nothing above them. It walks down right-hand paths only, which are at most as
-/// long as the logarithm of the number of shares.
+/// Merges two heaps, whose roots have no parents. The merge descends along right children only. In a leftist heap the
+/// length of such a path is at most logarithmic in the number of shares.
 fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     let (Some(x), Some(y)) = (a, b) else {
         let one = a.or(b);
@@ -425,8 +437,8 @@ fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     Some(less)
 }
 
-/// A user: a share of CPU time on each CPU. A thread without a user belongs to the share that each CPU keeps for the
-/// kernel's threads and user 0.
+/// A user, which has a share of CPU time on each CPU. A thread without a user belongs to the share that each CPU keeps
+/// for the kernel's threads and user 0.
 pub struct User<M: Machine> {
     shares: PerCpu<Share<M>>,
 }

@@ -9,10 +9,12 @@ use quire_sync::CpuId;
 use quire_sync::atomic::Ordering;
 
 impl<M: Machine> Scheduler<M> {
-    /// Arms `timer`, which is not armed, on this CPU's wheel. Expiry is up to 16 microseconds late, never early.
+    /// Arms `timer`, which is not armed, on this CPU's wheel. `deadline` is in nanoseconds of [`Machine::now`]. The
+    /// timer expires up to 16 microseconds late, never early.
     ///
     /// # Safety
-    /// The timer stays in place and alive until it has expired for good or [`cancel`](Self::cancel) has returned.
+    /// The timer stays in place and alive until it has expired and is not armed again, or until
+    /// [`cancel`](Self::cancel) has returned.
     pub unsafe fn arm(&self, timer: &Timer, deadline: u64) {
         debug_assert!(!timer.is_armed());
         let _masked = Masked::new(self.machine);
@@ -26,8 +28,8 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// Cancels `timer`, on the CPU where it is armed; true if it was still armed. When this returns, its callback
-    /// neither runs nor will run. Timer callbacks must not call it.
+    /// Cancels `timer`, on the CPU where it is armed. Returns whether it was still armed. When this returns, the
+    /// timer's callback neither runs nor will run. Timer callbacks must not call this.
     #[inline]
     pub fn cancel(&self, timer: &Timer) -> bool {
         // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.

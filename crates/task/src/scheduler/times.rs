@@ -9,18 +9,18 @@ use core::ptr;
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// How a CPU has spent its time.
+/// The times and counts of a CPU.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct CpuTimes {
-    /// In threads in user mode, in nanoseconds.
+    /// The time of threads in user mode, in nanoseconds.
     pub user_ns: u64,
-    /// In threads in the kernel, in nanoseconds.
+    /// The time of threads in the kernel, in nanoseconds.
     pub system_ns: u64,
-    /// In the idle thread, in nanoseconds.
+    /// The time of the idle thread, in nanoseconds.
     pub idle_ns: u64,
-    /// Switches from one thread to another.
+    /// The number of switches from one thread to another.
     pub switches: u64,
-    /// Threads that were started from this CPU.
+    /// The number of threads that were started by this CPU.
     pub started: u64,
 }
 
@@ -36,7 +36,8 @@ impl<M: Machine> Scheduler<M> {
         Times { user_ns: self.machine.ticks_to_ns(user), system_ns: self.machine.ticks_to_ns(system) }
     }
 
-    /// How `cpu` has spent its time. The time since its last switch counts as idle where it halts, else as user time.
+    /// The times and counts of `cpu`. The time since its last switch counts as idle time if it halts, else as user
+    /// time.
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
         let c = self.cpus.of(cpu);
         let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
@@ -61,13 +62,15 @@ impl<M: Machine> Scheduler<M> {
     /// How many threads sleep uninterruptibly at this moment.
     pub fn blocked(&self) -> usize {
         let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu.blocked.load(Ordering::Relaxed)));
-        // The sum may miss a sleep that began on another CPU and ended on one already read.
+        // The sum may be negative. A thread may begin a sleep on a CPU whose count was read already, and end it on
+        // another CPU. Then the sum includes only the end.
         usize::try_from(sum as i64).unwrap_or(0)
     }
 
     /// How many threads exist: those that were spawned and have not ended.
     pub fn threads(&self) -> u64 {
-        // The ended ones are read first, so that a thread that starts and ends meanwhile is not missed.
+        // The ended threads are counted first. Otherwise the result would be too small if a thread started and ended
+        // between the two counts.
         let ended: u64 = self.cpus.iter().map(|cpu| cpu.ended.load(Ordering::Acquire)).sum();
         let started: u64 = self.cpus.iter().map(|cpu| cpu.started.load(Ordering::Acquire)).sum();
         started.saturating_sub(ended)

@@ -1,4 +1,4 @@
-//! Changes of a thread's class and urgency, and of the bound on real-time threads.
+//! Changes of a thread's class and urgency (real-time priority), and of the bound on real-time threads.
 
 use super::cpu::{Cpu, Scheduler};
 use super::realtime::Bound;
@@ -11,19 +11,22 @@ use quire_sync::atomic::fence_full;
 use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
-    /// Changes the class of `thread`, and whether threads that it makes are [not favoured](Thread::class). A thread
-    /// that waits for a CPU moves to its new place there. A CPU that runs a less urgent thread now is interrupted.
+    /// Changes the class of `thread`, and whether its child threads [start with a reset class](Thread::class). A thread
+    /// that waits for a CPU is requeued. Its CPU is interrupted, because that CPU may now have to preempt the running
+    /// thread.
     pub fn set_class(&self, thread: &Thread<M>, class: Class, resets: bool) {
         thread.set_class(class, resets);
         self.sort(thread);
     }
 
-    /// The urgency of `thread` may have changed: sorts it in anew where it waits or runs. Callable under any lock of a
-    /// rank below the run queue's. A thread that sleeps is sorted in when it wakes up.
+    /// Updates the run queue of `thread`, whose urgency may have changed: a waiting thread is requeued, and the state
+    /// of a running one is updated. A sleeping thread is queued by its new urgency when it wakes up. Callable under any
+    /// lock of a rank below the run queue's. The function races with:
     ///
-    /// - **a CPU queues the thread** (*writes its home, fences, reads its urgency, writes its list*): that CPU sees the
-    ///   new urgency, or this one finds the thread on its new home's queue
-    /// - **a CPU takes it off a queue**: its lock: this CPU finds the thread as it waits there, or as it runs
+    /// - **a CPU that queues the thread** (*writes its home, executes a fence, reads its urgency, writes its list*).
+    ///   Either that CPU sees the new urgency, or this CPU finds the thread on the queue of its new home.
+    /// - **a CPU that takes the thread off a queue**. The queue's lock orders the two, so this CPU finds the thread
+    ///   waiting or running.
     pub(crate) fn sort(&self, thread: &Thread<M>) {
         if !thread.has_level() {
             return;
@@ -47,10 +50,11 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// The end of the turn on `id` may have changed: that CPU sets its timer anew.
+    /// Makes the CPU `id` compute again when its running thread must yield to waiting threads, because this time may
+    /// have changed.
     fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
         if id == current_cpu() {
-            // The caller may be the machine itself, before it has threads.
+            // Before the first thread runs, the caller may be the machine's initialization.
             if !self.machine.current().is_null() {
                 self.limit_stretch(cpu);
             }

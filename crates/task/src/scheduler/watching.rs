@@ -1,4 +1,5 @@
-//! The ticks at which a CPU checks whether it or its ward is stuck. [`watch`](crate::watch) has the protocol.
+//! The ticks at which a CPU checks whether it or its ward (the CPU that it watches) is stuck. The module
+//! [`watch`](crate::watch) has the protocol.
 
 use super::cpu::{Cpu, Scheduler};
 use crate::machine::Machine;
@@ -7,7 +8,7 @@ use quire_sync::atomic::Ordering;
 use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
-    /// This CPU's tick: checks whether the CPU or its ward is stuck.
+    /// Serves this CPU's watchdog tick: checks whether the CPU or its ward is stuck.
     ///
     /// # Requires
     /// Interrupts are masked; called by the timer interrupt.
@@ -22,7 +23,7 @@ impl<M: Machine> Scheduler<M> {
         if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
             watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
         }
-        // The running thread comes to the scheduler to check for preemption, unless it is stuck.
+        // Makes the running thread enter the scheduler to check for preemption. A stuck thread does not enter it.
         self.machine.set_pending(true);
         if let (true, Some(ward)) = (found.probe, ward) {
             self.machine.probe(ward);
@@ -35,7 +36,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// The CPU that `cpu` watches, and its watcher.
+    /// The ward of `cpu` (the CPU that it watches), and its watcher. Both are `None` if the machine has one CPU.
     pub(super) fn neighbours(&self, cpu: CpuId) -> (Option<CpuId>, Option<CpuId>) {
         match self.cpus.len() {
             1 => (None, None),
@@ -43,7 +44,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// This CPU has begun to run threads, and was not busy at its last tick.
+    /// Marks this CPU as busy, because it has begun to run threads and was not marked. Interrupts this CPU's watcher if
+    /// the watcher has no tick.
     ///
     /// # Requires
     /// Interrupts are masked.
@@ -58,7 +60,8 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// This CPU has no tick, and was interrupted, perhaps because its ward is busy.
+    /// Starts this CPU's tick. Called at a reschedule interrupt on a CPU without a tick, whose ward may have become
+    /// busy.
     ///
     /// # Requires
     /// Interrupts are masked.
@@ -70,7 +73,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// The non-maskable interrupt of [`Machine::probe`] was served here, and found interrupts masked or not.
+    /// Serves the non-maskable interrupt of [`Machine::probe`]. `masked` is whether it found interrupts masked.
     pub fn probed(&self, masked: bool) {
         self.here().watch.probe(masked);
     }

@@ -1,9 +1,10 @@
-//! A machine in a process whose CPUs run in parallel. Every thread of the scheduler is an OS thread that runs only
-//! while a simulated CPU has given it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked.
-//! Preemption happens at [`Sim::poll`], which thread bodies call as they would execute instructions.
+//! A simulated machine in a process, whose CPUs run in parallel. Every thread of the scheduler is an OS thread, which
+//! runs only while a simulated CPU has given it its [`Baton`]. Interrupts (kicks, the timer) are delivered where they
+//! are unmasked. Preemption happens in [`Sim::poll`], which thread bodies call in place of executing instructions.
 //!
-//! Its clock counts polls, and leaps to the deadline of a CPU that halts. So no result depends on the host's time. The
-//! host decides which threads meet at the same moment, so tests here state facts that hold in any order.
+//! The machine's clock counts polls, and jumps to the deadline of a CPU that halts. So no result depends on the host's
+//! time. The host determines which threads run at the same moment, so the tests check only facts that hold in any
+//! order.
 
 use quire_sync::CpuId;
 use quire_sync::hooks::threads::set_cpu;
@@ -19,10 +20,10 @@ std::thread_local! {
     static MASKED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// How long an instruction takes on the machine's clock, in nanoseconds.
+/// The time of a poll on the machine's clock, in nanoseconds.
 const POLL: u64 = 500;
 
-/// Where a thread waits for a CPU.
+/// Whether an OS thread runs, waits for a CPU, or was given a CPU.
 #[derive(PartialEq, Debug)]
 enum State {
     Running,
@@ -79,15 +80,15 @@ pub struct Sim {
     reaped: AtomicUsize,
     stop: AtomicBool,
     failed: Mutex<Option<String>>,
-    /// A thread was reaped or has failed.
+    /// Signalled when a thread was reaped or has failed.
     ended: Condvar,
 }
 
-/// The body of a thread panicked, or the machine stops: unwinds its OS thread.
+/// The panic payload that unwinds an OS thread whose scheduler thread has exited.
 struct Gone;
 
 impl Sim {
-    /// A machine of `cpus` CPUs, each running its idle thread.
+    /// A machine of `cpus` CPUs, each of which runs its idle thread.
     pub fn new(cpus: usize) -> &'static Sim {
         let cpu = || SimCpu {
             current: AtomicPtr::new(ptr::null_mut()),
@@ -107,7 +108,7 @@ impl Sim {
             failed: Mutex::new(None),
             ended: Condvar::new(),
         }));
-        // The test's own OS thread is no CPU; it counts as one more on which nothing ever runs.
+        // The test's own OS thread is not a CPU. It gets the number of one more CPU, on which no thread ever runs.
         let memory = memory(Scheduler::<Sim>::bytes(cpus + 1));
         let scheduler: &'static Scheduler<Sim> = Box::leak(Box::new(unsafe { Scheduler::new(sim, memory, cpus + 1) }));
         set_cpu(cpus);
@@ -144,7 +145,7 @@ impl Sim {
         unsafe { ThreadRef::adopt(NonNull::from(thread)) }
     }
 
-    /// Starts a thread; on `cpu` where one is named.
+    /// Starts a thread, on `cpu` if it is `Some`.
     pub fn spawn_at(
         &'static self,
         cpu: Option<CpuId>,
@@ -187,7 +188,7 @@ impl Sim {
         self.spawn_at(None, name, body)
     }
 
-    /// An instruction of a thread body: interrupts may come in, and the thread may be preempted.
+    /// Stands for an instruction of a thread body: interrupts may be delivered, and the thread may be preempted.
     pub fn poll(&self) {
         assert!(!MASKED.get());
         self.clock.fetch_add(POLL, SeqCst);
@@ -197,7 +198,8 @@ impl Sim {
         }
     }
 
-    /// Waits until every thread has exited and was reaped, then stops the machine. For the test's own OS thread.
+    /// Waits until every thread has exited and was reaped, and then stops the machine. Called by the test's own OS
+    /// thread.
     pub fn finish(&self) {
         let mut failed = self.failed.lock().unwrap();
         while failed.is_none() && self.reaped.load(SeqCst) != self.spawned.load(SeqCst) {
@@ -214,7 +216,7 @@ impl Sim {
     }
 
     fn deliver(&self) {
-        // In a new turn each, since a handler may have woken something that kicks.
+        // Repeat until no interrupt is pending, because a handler may wake a thread that kicks this CPU.
         while !MASKED.get() {
             let here = self.here();
             let kicked = here.kicked.swap(false, SeqCst);
@@ -295,7 +297,7 @@ unsafe impl Machine for Sim {
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         assert!(MASKED.get());
         let cpu = quire_sync::current_cpu();
-        // Kept for itself: `prev` may be gone once `next` runs.
+        // Copy the needed fields of `prev` now, because `prev` may be freed as soon as `next` runs.
         let (own, gone) = (unsafe { (*prev.context()).clone() }, prev.payload().exiting.load(SeqCst));
         own.leave();
         unsafe { (*next.context()).give(cpu) };

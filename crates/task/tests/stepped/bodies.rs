@@ -1,5 +1,5 @@
-//! Threads with bodies. Each has an OS thread as its stack. That thread runs from the moment at which the machine hands
-//! it the CPU, until it asks for time or leaves the CPU.
+//! Threads with bodies. Each has an OS thread as its stack. The OS thread runs from the moment at which the machine
+//! hands it the CPU, until it requests time or leaves the CPU.
 
 use super::{Does, MOST_STEPS, POLL, Scripted, Stepped, Switched};
 use quire_sync::CpuId;
@@ -20,10 +20,10 @@ pub fn is_body() -> bool {
     IS_BODY.get()
 }
 
-/// Why a body has handed back to the machine.
+/// Why a body has returned control to the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// The body runs on for a time, and keeps its CPU.
+    /// The body requests time, and keeps its CPU.
     ForTime,
     /// The scheduler has given its CPU to another thread.
     Cpu,
@@ -56,7 +56,7 @@ impl Baton {
         }
     }
 
-    /// Runs the body as `cpu` until it hands back.
+    /// Runs the body as `cpu` until it returns control to the machine.
     fn run(&self, cpu: CpuId) -> Left {
         self.hand(Turn::Body(cpu));
         let waits = |turn: &mut Turn| matches!(turn, Turn::Body(_));
@@ -85,7 +85,8 @@ impl Drop for Stack {
 }
 
 impl Stack {
-    /// The scheduler has given the CPU of the caller, `me`, to another thread.
+    /// Leaves the CPU, which the scheduler has given to another thread. `me` is the caller. Returns when the caller has
+    /// a CPU again.
     pub fn switch(&self, me: &Scripted) {
         if me.exits.get() {
             resume_unwind(Box::new(Switched));
@@ -96,8 +97,8 @@ impl Stack {
 }
 
 impl Stepped {
-    /// Starts a thread with a body, of the kernel's users: on `cpu` where one is given, else where the scheduler or the
-    /// order of starts says.
+    /// Starts a thread of the kernel with a body. It starts on `cpu` if that is `Some`. Otherwise the scheduler or the
+    /// order of starts determines its CPU.
     pub fn start_at(
         &'static self,
         cpu: Option<CpuId>,
@@ -134,14 +135,14 @@ impl Stepped {
         self.start_at(None, name, body)
     }
 
-    /// All that the OS thread of a body does.
+    /// The main function of the OS thread of a body.
     fn begin(&'static self, baton: &Baton, body: impl FnOnce()) {
         IS_BODY.set(true);
         baton.wait();
         let s = self.scheduler();
         s.started();
         let me = s.current().to_ref();
-        // A body does nothing at the moment of its start, so its maker can note it first.
+        // The body begins with a poll, so that its creator can store the new thread first.
         let done = catch_unwind(AssertUnwindSafe(|| {
             self.poll();
             body();
@@ -158,8 +159,8 @@ impl Stepped {
         baton.hand(Turn::Machine(Left::Cpu));
     }
 
-    /// Executes for `ns` nanoseconds: interrupts come in where they are unmasked, and the thread may be preempted. For
-    /// bodies.
+    /// Executes for `ns` nanoseconds. Interrupts are delivered if they are unmasked, and the thread may be preempted.
+    /// Called by bodies.
     pub fn spin(&self, ns: u64) {
         assert!(is_body(), "only a thread with a body executes");
         let me = self.scheduler().current();
@@ -168,12 +169,12 @@ impl Stepped {
         baton.unwrap().pause(Left::ForTime);
     }
 
-    /// Executes a little. For bodies.
+    /// Executes for a short time. Called by bodies.
     pub fn poll(&self) {
         self.spin(1 + self.chance(2 * POLL, POLL - 1));
     }
 
-    /// Lets other threads go first until `done`. For bodies.
+    /// Yields to other threads until `done` returns true. Called by bodies.
     pub fn until(&self, done: impl Fn() -> bool) {
         while !done() {
             self.poll();
@@ -181,12 +182,12 @@ impl Stepped {
         }
     }
 
-    /// Keeps the running thread on this CPU, or no longer. For bodies.
+    /// Forbids or allows the preemption of the running thread. Called by bodies.
     pub fn keep_cpu(&self, keeps: bool) {
         self.here().unpreemptible.set(keeps);
     }
 
-    /// The body on `cpu` goes on until it needs time or leaves the CPU.
+    /// Continues the body on `cpu` until it requests time or leaves the CPU.
     pub(super) fn resume(&self, cpu: CpuId) -> Left {
         let baton = self.running(cpu).payload().stack.as_ref().map(|stack| stack.baton.clone());
         match baton.unwrap().run(cpu) {
@@ -206,7 +207,7 @@ impl Stepped {
     /// Lets time pass until every thread with a body has ended and was reaped.
     ///
     /// # Panics
-    /// If nothing more can happen before.
+    /// If no event is left although some threads have not ended.
     pub fn finish(&self) {
         let mut steps = 0;
         while self.reaped.get() < self.started.get() {
@@ -217,7 +218,7 @@ impl Stepped {
         }
     }
 
-    /// Threads with bodies that were reaped, and those whose memory was freed.
+    /// The number of threads with bodies that were reaped, and the number of these threads whose memory was freed.
     pub fn reaped(&self) -> [usize; 2] {
         [self.reaped.get(), self.freed.load(Ordering::SeqCst)]
     }

@@ -1,15 +1,16 @@
-//! A machine in virtual time: any number of CPUs, thousands of threads, the same run each time.
+//! A simulated machine in virtual time: any number of CPUs and thousands of threads. Each run is the same.
 //!
-//! Most of its threads have no stacks. The machine does what each thread would do, as its [`Does`] says. When the
-//! scheduler switches threads, a panic unwinds back to the machine. The machine then continues as the thread that has
-//! the CPU.
+//! Most of its threads have no stacks. The machine itself executes the behaviour of such a thread, which its [`Does`]
+//! describes. When the scheduler switches threads, a panic unwinds back to the machine. The machine then continues with
+//! the thread that has the CPU.
 //!
-//! A thread with a [body](bodies) has a stack, and runs until it asks for time. So one thread of the host runs at any
-//! moment. Time passes only in [`Stepped::spin`] and [`Stepped::poll`], where interrupts come in and threads are
+//! A thread with a [body](bodies) has a stack, and runs until it requests time. Only one OS thread runs at any moment.
+//! Time passes only in [`Stepped::spin`] and [`Stepped::poll`], where interrupts are delivered and threads are
 //! preempted.
 //!
-//! A machine with a [seed](Stepped::seeded) makes some choices by chance: the order of CPUs at the same moment, the
-//! time that [`Stepped::poll`] takes, and the delay of interrupts between CPUs. A seed always makes the same choices.
+//! A machine with a [seed](Stepped::seeded) makes some choices at random. They are the order of CPUs at the same
+//! moment, the time of a [`Stepped::poll`], and the delay of interrupts between CPUs. The same seed gives the same
+//! choices.
 #![allow(dead_code)]
 
 mod bodies;
@@ -28,60 +29,61 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// The endless behaviour of a thread.
+/// The behaviour of a thread, which never ends except for `Body`. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub enum Does {
-    /// Nothing: it is a CPU's idle thread.
+    /// The thread is a CPU's idle thread.
     Idles,
-    /// Runs.
+    /// The thread runs all the time.
     Runs,
-    /// Runs for so long, then sleeps for so long, in nanoseconds.
+    /// The thread runs for `after`, then sleeps for `sleep`, until the machine wakes it.
     Sleeps { after: u64, sleep: u64 },
-    /// As `Sleeps`, but from the second time on it runs for `then` and sleeps for `period`.
+    /// As `Sleeps`, but from the second time on the thread runs for `then` and sleeps for `period`.
     Once { after: u64, sleep: u64, then: u64, period: u64 },
-    /// As `Sleeps`, by a deadline of its own instead of another's wake-up.
+    /// As `Sleeps`, but the deadline of the thread's own park wakes it.
     Timed { after: u64, sleep: u64 },
-    /// What its body says, which ends.
+    /// The thread executes its body, which ends.
     Body,
 }
 
-/// How long a [poll](Stepped::poll) takes without a seed, in nanoseconds; with one, up to twice as long.
+/// The time of a [poll](Stepped::poll) without a seed, in nanoseconds. With a seed it is up to twice as long.
 pub const POLL: u64 = 1_000;
 /// The longest delay of an interrupt between CPUs on a machine with a seed, in nanoseconds.
 const DELAY: u64 = 3_000;
-/// A machine on which threads do not end within so many steps hangs, and one on which as many come at one moment.
+/// The most steps until all threads have ended, and the most events at one moment. Above these the machine hangs.
 const MOST_STEPS: u64 = 2_000_000;
 
 pub struct Scripted {
     number: usize,
     does: Cell<Does>,
-    /// CPU time that it has had.
+    /// The CPU time that the thread has used, in nanoseconds.
     pub ran: Cell<u64>,
-    /// When it got its CPU.
+    /// The time at which the thread got its CPU.
     since: Cell<u64>,
-    /// The time left to run before it sleeps.
+    /// The time for which the thread still runs before it sleeps, in nanoseconds.
     left: Cell<u64>,
-    /// When it was woken, until it runs.
+    /// The time at which the thread was woken; `None` again when it runs.
     pub woken: Cell<Option<u64>>,
     asleep: Cell<bool>,
-    /// When it left its CPU without going to sleep.
+    /// The time at which the thread left its CPU without going to sleep; `None` again when it runs.
     taken: Cell<Option<u64>>,
-    /// The longest that it waited for a CPU after a wake-up or a preemption.
+    /// The thread's longest wait for a CPU after a wake-up or a preemption, in nanoseconds.
     longest: Cell<u64>,
-    /// How often it has got a CPU.
+    /// How often the thread has got a CPU.
     pub runs: Cell<u64>,
-    /// The longest that it waited for a CPU after a wake-up.
+    /// The thread's longest wait for a CPU after a wake-up, in nanoseconds.
     pub latest: Cell<u64>,
     /// The stack of a thread with a body.
     stack: Option<Stack>,
-    /// The thread has a stack, and is inside the scheduler there: it left its CPU of itself, or has not begun.
+    /// The thread has a stack, on which it is inside the scheduler: it left its CPU voluntarily, or has not begun.
     inside: Cell<bool>,
-    /// The thread has begun to end, and has left its stack for good.
+    /// The thread has called `exit`. The field `ended` is set when it has left its stack.
     exits: Cell<bool>,
     ended: Cell<bool>,
 }
 impl Scripted {
-    /// The longest that it has waited for a CPU after a wake-up or a preemption, up to `now`.
+    /// The thread's longest wait for a CPU after a wake-up or a preemption. A wait that has not ended counts up to
+    /// `now`.
     pub fn longest(&self, now: u64) -> u64 {
         let waits = |since: &Cell<Option<u64>>| since.get().map_or(0, |since| now - since);
         self.longest.get().max(waits(&self.woken)).max(waits(&self.taken))
@@ -94,13 +96,13 @@ unsafe impl Sync for Scripted {}
 
 struct SteppedCpu {
     current: Cell<*const Thread<Stepped>>,
-    /// The thread that `ran` is counted for.
+    /// The thread whose field `ran` counts the time at present.
     counted: Cell<*const Thread<Stepped>>,
     pending: Cell<bool>,
     masked: Cell<bool>,
-    /// The running thread keeps its CPU, whatever interrupts say.
+    /// The running thread is not preempted.
     unpreemptible: Cell<bool>,
-    /// When the interrupt of another CPU comes in.
+    /// The time at which another CPU's interrupt arrives; `u64::MAX` for none.
     kicked: Cell<u64>,
     deadline: Cell<u64>,
     halts: Cell<u64>,
@@ -114,15 +116,16 @@ pub struct Stepped {
     threads: RefCell<Vec<ThreadRef<Stepped>>>,
     wakes: RefCell<BinaryHeap<Reverse<(u64, usize)>>>,
     switches: Cell<u64>,
-    /// Timer interrupts that were asked for, and interrupts of other CPUs.
+    /// How often a timer was programmed. `kicks` counts the interrupts between CPUs.
     arms: Cell<u64>,
     kicks: Cell<u64>,
-    /// Events of this moment so far.
+    /// The number of events at the present moment so far.
     at_once: Cell<u64>,
     seed: u64,
-    /// The state of the choices by chance; zero: there are none.
+    /// The state of the random number generator; 0 means that there are no random choices.
     chance: Cell<u64>,
-    /// Threads with bodies: those that were started, passed to `reap`, and freed.
+    /// The number of threads with bodies that were started. `reaped` counts the threads that were passed to `reap`, and
+    /// `freed` counts the threads whose memory was freed.
     started: Cell<usize>,
     reaped: Cell<usize>,
     freed: Arc<AtomicUsize>,
@@ -132,7 +135,7 @@ unsafe impl Send for Stepped {}
 // SAFETY: one thread of the host runs at any moment, so no cell is touched by two.
 unsafe impl Sync for Stepped {}
 
-/// Unwinds out of the scheduler where it has switched to another thread.
+/// The panic payload that unwinds out of the scheduler after it has switched to another thread.
 struct Switched;
 
 pub fn memory(bytes: usize) -> NonNull<u8> {
@@ -144,7 +147,7 @@ impl Stepped {
         Self::seeded(cpus, 0)
     }
 
-    /// A machine that makes choices by chance. Seed 0 makes none.
+    /// A machine that makes random choices, which depend on `seed`. Seed 0 means no random choices.
     pub fn seeded(cpus: usize, seed: u64) -> &'static Stepped {
         let cpu = |_| SteppedCpu {
             current: Cell::new(ptr::null()),
@@ -223,7 +226,7 @@ impl Stepped {
         }
     }
 
-    /// A number below `below`, by chance; `else_` on a machine without a seed.
+    /// A random number below `below`; `else_` on a machine without a seed.
     fn chance(&self, below: u64, else_: u64) -> u64 {
         let mut x = self.chance.get();
         if x == 0 {
@@ -236,12 +239,12 @@ impl Stepped {
         (x >> 11) % below
     }
 
-    /// The virtual time.
+    /// The virtual time in nanoseconds.
     pub fn time(&self) -> u64 {
         self.now.get()
     }
 
-    /// Starts a thread on `cpu`; without a user: one of the kernel's.
+    /// Starts a thread on `cpu`. `None` for the user means a thread of the kernel.
     pub fn spawn(&self, cpu: CpuId, user: Option<&'static User<Stepped>>, nice: i8, does: Does) -> ThreadRef<Stepped> {
         let thread = self.thread(does);
         thread.set_nice(nice);
@@ -258,7 +261,7 @@ impl Stepped {
         self.switches.get()
     }
 
-    /// How often a CPU set its timer, and how often it interrupted another CPU.
+    /// How often CPUs have programmed their timers, and how often they have interrupted other CPUs.
     pub fn interrupts(&self) -> [u64; 2] {
         [self.arms.get(), self.kicks.get()]
     }
@@ -268,12 +271,12 @@ impl Stepped {
         self.cpus[cpu].halts.get()
     }
 
-    /// How often the timer of `cpu` has interrupted it.
+    /// How often its timer has interrupted `cpu`.
     pub fn expired(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu].expired.get()
     }
 
-    /// Does `f` on `cpu`; then the work that became due meanwhile.
+    /// Calls `f` on `cpu`, and then does the work that became due on the machine.
     fn on(&self, cpu: CpuId, f: impl FnOnce()) {
         self.step(cpu, f);
         loop {
@@ -297,7 +300,7 @@ impl Stepped {
     fn step(&self, cpu: CpuId, f: impl FnOnce()) {
         set_cpu(cpu);
         let _stays = self.leave(cpu, f);
-        // An idle CPU checks for work after every interrupt, and halts where there is none.
+        // An idle CPU checks for work after every interrupt, and halts if there is none.
         let idles = || matches!(self.running(cpu).payload().does.get(), Does::Idles);
         while !self.running_is_none(cpu) && idles() {
             let before = self.halts(cpu);
@@ -307,7 +310,7 @@ impl Stepped {
         }
     }
 
-    /// Does `f` on `cpu`; true if the scheduler switched.
+    /// Calls `f` on `cpu`. Returns whether the scheduler switched threads.
     fn leave(&self, cpu: CpuId, f: impl FnOnce()) -> bool {
         let Err(left) = catch_unwind(AssertUnwindSafe(f)) else { return false };
         if !left.is::<Switched>() {
@@ -316,7 +319,7 @@ impl Stepped {
         loop {
             self.switches.set(self.switches.get() + 1);
             if !self.running(cpu).payload().inside.replace(false) {
-                // It was preempted, or needs no stack.
+                // The next thread was preempted, or has no stack.
                 self.scheduler().started();
                 self.count(cpu);
                 return true;
@@ -336,7 +339,7 @@ impl Stepped {
         unsafe { &*self.cpus[cpu].current.get() }
     }
 
-    /// Lets `thread` run on the CPUs of `to` alone.
+    /// Restricts `thread` to the CPUs of `to`.
     pub fn restrict(&self, thread: &ThreadRef<Stepped>, to: &CpuMask) {
         self.on(0, || assert!(self.scheduler().set_affinity(thread, to)));
     }
@@ -351,7 +354,7 @@ impl Stepped {
         self.wake_by(thread, Scheduler::unpark);
     }
 
-    /// Wakes it only to end.
+    /// Wakes a thread that sleeps and that is about to exit.
     pub fn wake_to_end(&self, thread: &ThreadRef<Stepped>) {
         self.wake_by(thread, Scheduler::unpark_to_end);
     }
@@ -362,7 +365,7 @@ impl Stepped {
         self.on(thread.home(), || unpark(self.scheduler(), thread));
     }
 
-    /// Charges the thread that had `cpu` until now, and begins to count for the thread that has it.
+    /// Charges the thread that had `cpu` until now, and begins to count for the thread that has the CPU now.
     fn count(&self, cpu: CpuId) {
         let here = &self.cpus[cpu];
         let now = self.now.get();
@@ -398,7 +401,8 @@ impl Stepped {
         (0..self.cpus.len()).for_each(|cpu| self.count(cpu));
     }
 
-    /// The next time before `end` at which something happens comes, and one such thing happens. False if there is none.
+    /// Advances the time to the next event, and executes that event. Returns false, and does nothing, if there is no
+    /// event before `end`.
     fn event(&self, end: u64) -> bool {
         let stops_at = |cpu: &SteppedCpu| {
             let script = unsafe { cpu.counted.get().as_ref() }.map(|t| t.payload());
@@ -433,7 +437,7 @@ impl Stepped {
         if interrupts(here) > next {
             self.stop(cpu);
         } else if here.kicked.get() <= next {
-            // It is delivered first of all.
+            // `on` delivers the pending interrupt.
             self.on(cpu, || {});
         } else {
             here.deadline.set(u64::MAX);
@@ -443,7 +447,7 @@ impl Stepped {
         true
     }
 
-    /// The time for which the thread on `cpu` runs is over: it does what comes next.
+    /// Executes what the thread on `cpu` does after the time for which it runs: it sleeps, or its body continues.
     fn stop(&self, cpu: CpuId) {
         self.count(cpu);
         let thread = self.running(cpu);
@@ -453,7 +457,7 @@ impl Stepped {
             Does::Timed { after, sleep } => {
                 script.left.set(after);
                 script.asleep.set(true);
-                // The token of its last wake-up comes first.
+                // Park twice, because the first park may only take the token of the last wake-up.
                 return self.on(cpu, || {
                     self.scheduler().park(Some(now + sleep));
                     self.scheduler().park(Some(now + sleep));
@@ -469,7 +473,7 @@ impl Stepped {
         script.left.set(after);
         script.asleep.set(true);
         self.wakes.borrow_mut().push(Reverse((now + sleep, script.number)));
-        // The token of its last wake-up comes first.
+        // Park twice, because the first park may only take the token of the last wake-up.
         self.on(cpu, || {
             self.scheduler().park(None);
             self.scheduler().park(None);

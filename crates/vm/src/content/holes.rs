@@ -1,19 +1,19 @@
-//! Holes of files in memory that private mappings only read: the frame of zeroes is mapped there, and they stay holes.
+//! Holes of files in memory under private mappings. A load maps the shared frame of zeroes, and the hole stays a hole.
 //!
 //! # Against a CPU that fills the hole (relies on C2)
-//! A private mapping shows the file's content until it is stored into. So the CPU that fills a hole removes the frame
-//! of zeroes from the mappings that show it, before any CPU sees the new page's content:
+//! A private mapping shows the file's content until a store makes a private page. So the CPU that fills a hole first
+//! removes the frame of zeroes from all mappings of the hole. Only then can a CPU see the new page's content:
 //!
-//! | load of a hole | fill |
+//! | load of a hole (fault) | fill of the hole |
 //! |---|---|
-//! | mark the object, fence | slot filled, page busy |
-//! | lock the table page | fence, look at the mark |
-//! | look at the slot: empty still | marked: remove the frame of zeroes wherever a backing shows the slot, flush |
+//! | mark the object, fence | fill the slot with a busy page |
+//! | lock the table page | fence, read the mark |
+//! | check that the slot is still empty | if marked: remove the frame of zeroes from all mappings of the slot, flush |
 //! | enter the frame of zeroes | unbusy the page |
 //!
-//! Either the fill sees the mark, or the load sees the slot. If the fill sees the mark, its pass finds the leaf, or the
-//! load comes to the table page after it and finds the slot. (Mutants [`Mutant::NoHoleScan`] and
-//! [`Mutant::NoHoleCheck`].)
+//! Either the fill sees the mark, or the load sees the filled slot. If the fill sees the mark, its scan finds the
+//! load's leaf. Or the load locks the table page after the scan, and sees the filled slot. (Mutants
+//! [`Mutant::NoHoleScan`] and [`Mutant::NoHoleCheck`].)
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -23,7 +23,8 @@ use crate::rmap;
 use quire_sync::atomic::{Ordering, fence_full};
 
 impl<M: Machine> Object<M> {
-    /// From this fence on, a CPU that fills a hole checks whether it is shown.
+    /// Marks the object, and fences. From then on, a CPU that fills a hole removes the frame of zeroes from its
+    /// mappings.
     pub(crate) fn show_holes(&self) {
         if self.flags.load(Ordering::Relaxed) & HOLES_SHOWN == 0 {
             self.flags.fetch_or(HOLES_SHOWN, Ordering::AcqRel);
@@ -31,8 +32,8 @@ impl<M: Machine> Object<M> {
         fence_full();
     }
 
-    /// The caller has put page `key` into its slot, busy, and has fenced after that. When this returns, no CPU reads
-    /// zeroes there any more.
+    /// Removes the frame of zeroes from all mappings of page `key`. The caller has put the busy page into its slot, and
+    /// has issued a full fence after that. When this returns, no CPU reads the frame of zeroes there any more.
     #[inline(always)]
     pub(crate) fn hole_is_filled(&self, key: u64) {
         if self.flags.load(Ordering::Relaxed) & HOLES_SHOWN != 0 && !mutant(Mutant::NoHoleScan) {

@@ -1,5 +1,5 @@
-//! The use of an object's pages, in every mapping: read and reset by range, one pass over the backings for each batch
-//! of pages ([`crate::rmap`]).
+//! Queries and resets of the accessed and dirty state of an object's pages, over all mappings. Each batch of pages
+//! needs one pass over the backings ([`crate::rmap`]).
 
 use crate::machine::Machine;
 use crate::object::Object;
@@ -15,16 +15,16 @@ use core::ops::Range;
 pub struct RangeCounts {
     /// Resident pages.
     pub resident: u64,
-    /// Pages that some page table maps.
+    /// Pages that at least one page table maps.
     pub mapped: u64,
     /// Pages that were referenced since the last [`Object::take_referenced`].
     pub referenced: u64,
-    /// Pages that are newer than the pager's copy.
+    /// Pages with stores that the pager has not written.
     pub dirty: u64,
 }
 
 impl<M: Machine> Object<M> {
-    /// Counts the use of the pages of `keys`. Changes nothing and waits for nothing.
+    /// Counts the pages of `keys` by their use. Changes nothing, and does not wait.
     pub fn query_range(&self, keys: Range<u64>) -> RangeCounts {
         let mut marks = RangeCounts::default();
         self.in_batches(keys, |batch| {
@@ -37,23 +37,24 @@ impl<M: Machine> Object<M> {
         marks
     }
 
-    /// Clears the referenced marks of the pages of `keys` in every mapping; returns how many pages had one.
+    /// Clears the referenced marks of the pages of `keys`, and their access bits in every mapping. Returns the number
+    /// of pages that were referenced.
     pub fn take_referenced(&self, keys: Range<u64>) -> u64 {
         let mut n = 0;
         self.in_batches(keys, |batch| n += rmap::take_referenced(self, batch).len() as u64);
         n
     }
 
-    /// Takes the right to store into the pages of `keys` away from every mapping that has it when this begins. Stores
-    /// fault after it returns. The pages stay as dirty as they are.
+    /// Removes the right to store into the pages of `keys` from all leaves that exist when this begins. After it
+    /// returns, a store through one of these leaves faults. Dirty pages stay dirty.
     pub fn write_protect(&self, keys: Range<u64>) -> FlushedEverywhere {
         let mut proof = rmap::write_protect(self, &Batch::new());
         self.in_batches(keys, |batch| proof = rmap::write_protect(self, batch));
         proof
     }
 
-    /// Calls `f` with the resident pages of `keys`, in batches, under no pin. They are not busy. A page may be removed
-    /// by then, and then the pass finds no leaf that maps its frame.
+    /// Calls `f` with the resident pages of `keys`, in batches, without a pin. The pages are not set busy. If a page is
+    /// removed during the call of `f`, the pass over the mappings finds no leaf of its frame.
     fn in_batches(&self, keys: Range<u64>, mut f: impl FnMut(&Batch)) {
         let mut range = self.range(keys, SlotFilter::PAGES);
         loop {
@@ -69,7 +70,7 @@ impl<M: Machine> Object<M> {
     }
 }
 
-/// Fills `batch` with the next pages; true at the end of the range.
+/// Fills `batch` with the next pages. Returns true at the end of the range.
 fn gather<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch) -> bool {
     let pin = range.object().vm().epoch().pin();
     for found in range.walk(&pin) {

@@ -1,12 +1,12 @@
-//! The content of objects: bytes read and written, sizes, holes, and writing back.
+//! The content of objects: reads and writes of bytes, sizes, holes, and write-back.
 //!
-//! - `read_write`: bytes for system calls. `truncate`, `remove`: removing pages from the object and from every mapping.
-//! - `holes`: private mappings of a file in memory, where it has no page. `write_back`: dirty pages of files.
-//! - `marks`: the use of a file's pages, for tools.
+//! - `read_write`: reads and writes for system calls. `truncate`, `remove`: removal of pages from the object and from
+//!   every mapping.
+//! - `holes`: private mappings of holes of a file in memory. `write_back`: the writing of a file's dirty pages.
+//! - `marks`: accessed and dirty state of a file's pages, for tools.
 //!
-//! Operations on an object's pages as a whole stand here, above the reverse mappings that they remove pages from. The
-//! room owns the remover's order of steps (it relies on C2, whose home is the fault). It knows objects and paging, and
-//! no map.
+//! Operations on many pages of an object are in this folder. It owns the order of a remover's steps, which relies on C2
+//! (`fault/mod.rs`). The folder may use reverse mappings, objects and paging, but no map.
 
 pub(crate) mod holes;
 pub(crate) mod marks;

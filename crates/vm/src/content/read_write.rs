@@ -1,7 +1,7 @@
-//! Reading and writing an object's content: the work of `read` and `write` on a file.
+//! Reads and writes of an object's content, for `read` and `write` on a file.
 //!
-//! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the
-//! function may sleep and may fault, even on a mapping of the same page.
+//! Content is transferred page by page. While the caller's function runs, this thread has a *hold* on the page, which
+//! keeps its frame. The page is not busy. So the function may sleep and may fault, even on a mapping of the same page.
 
 use crate::content::remove;
 use crate::error::{FaultError, OutOfMemory};
@@ -20,16 +20,17 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE};
 use core::ops::Range;
 use quire_sync::atomic::{Ordering, fence_full};
 
-/// The reason why a read or a write ended before it began. A call that has begun returns how far it came instead.
+/// The reason why a read or a write transferred no byte. A call that has transferred bytes returns their number instead
+/// of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoError<E> {
-    /// No frame for a page.
+    /// No frame is free for a page.
     OutOfMemory,
-    /// The pager could not supply a page, or make it writable.
+    /// The pager could not read a page, or refused to make it writable.
     Pager,
     /// The object's file system has no room for a page.
     NoRoom,
-    /// No object has such an offset.
+    /// The offset is beyond what an object can have, or beyond the object's end.
     TooLarge,
     /// The caller's function returned this.
     Caller(E),
@@ -51,12 +52,12 @@ impl<E> From<PagerError> for IoError<E> {
     }
 }
 
-/// How often the last page is read again if that fails while an object is truncated.
+/// How often a truncation reads the last page again if a read fails.
 const TAIL_READS: u32 = 16;
 
 static ZEROES: [u64; PAGE_SIZE as usize / 8] = [0; PAGE_SIZE as usize / 8];
 
-/// A page that is held; dropping releases the hold.
+/// A hold on a page. A drop releases it.
 struct HeldPage<'a, M: Machine> {
     object: &'a Object<M>,
     page: &'static Page,
@@ -89,7 +90,8 @@ impl<M: Machine> Drop for HeldPage<'_, M> {
     }
 }
 
-/// The page at `key`, held, valid when it was looked up, read in if it is in swap; `None`: a hole.
+/// Acquires a hold on the page at `key`. Reads the page in if it is in swap. The page was valid when the hold was
+/// acquired. `None` means a hole.
 fn resident<'a, M: Machine>(
     object: &'a Object<M>,
     key: u64,
@@ -106,7 +108,8 @@ fn resident<'a, M: Machine>(
                     if page.try_hold() {
                         let held = HeldPage { object, page };
                         let state = page.state();
-                        // Validated after the hold: from here on the frame keeps this content's memory.
+                        // The page is checked after its hold was acquired, because the frame is not reused from then
+                        // on.
                         if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
                             return Ok(Some(held));
                         }
@@ -132,7 +135,7 @@ fn resident<'a, M: Machine>(
     }
 }
 
-/// Reads a page in, or waits until there is memory for it. After that the caller looks for the page again.
+/// Reads a page in, or waits until memory is free for it. After `Ok` the caller looks for the page again.
 fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep) -> Result<(), IoError<()>> {
     match read.run(may) {
         Ok(()) => Ok(()),
@@ -142,11 +145,11 @@ fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep)
     }
 }
 
-/// The page at `key`, held; made where there is none, from the pager or of zeroes.
+/// Acquires a hold on the page at `key`. If there is no page, reads it from the pager, or makes one of zeroes.
 ///
-/// The pager's copy is read as a fault reads it, behind a placeholder in the index. Without the placeholder it could be
-/// old before it is put there. Another thread could read the page too and change it, and pageout could write and evict
-/// it.
+/// The pager's copy is read as in a fault, behind a busy placeholder in the index. Without the placeholder the copy
+/// could be outdated before it is put into the index. Another thread could read the page too and change it, and pageout
+/// could write and evict that page.
 fn present<'a, M: Machine>(
     object: &'a Object<M>,
     key: u64,
@@ -172,7 +175,8 @@ fn present<'a, M: Machine>(
     let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
     match add(object, key, frame, 0, charge, may)? {
         Added::Ours(held) => {
-            // Relies on C2, *insert*: a truncation that has not seen the page has written the size before this.
+            // A truncation that did not see the page wrote the size before this check (relies on C2: insert, fence,
+            // then check).
             fence_full();
             if key >= object.end() {
                 drop(held);
@@ -185,15 +189,15 @@ fn present<'a, M: Machine>(
     }
 }
 
-/// The outcome for a frame that was to become a page.
+/// The outcome of [`add`].
 enum Added<'a, M: Machine> {
     /// The frame became the page.
     Ours(HeldPage<'a, M>),
-    /// Another thread made the page first; the frame is freed when `ours` is dropped.
+    /// Another thread made the page first. The new frame is freed when `ours` is dropped.
     Theirs { theirs: HeldPage<'a, M>, ours: HeldPage<'a, M> },
 }
 
-/// Makes a frame with content the valid page `key`, where there is none.
+/// Makes `frame`, which has its content, the valid page `key`, if the object has no page with that number.
 fn add<'a, M: Machine>(
     object: &'a Object<M>,
     key: u64,
@@ -229,8 +233,8 @@ fn add<'a, M: Machine>(
             }
             Err(FillError::OutOfMemory) => break IoError::OutOfMemory,
             Err(FillError::BeyondKeys | FillError::Gone) => break IoError::TooLarge,
-            // A page is there, or was removed meanwhile. (Our page is busy, but no thread can wait for a page that is
-            // in no index.)
+            // Another thread has filled the slot. Its page may be removed before this thread finds it. (This thread's
+            // page stays busy during the wait. No thread waits for it, because it is in no index.)
             Err(FillError::Taken(_)) => match resident(object, key, may) {
                 Ok(Some(theirs)) => {
                     vm.release_page(page);
@@ -245,8 +249,8 @@ fn add<'a, M: Machine>(
     Err(error)
 }
 
-/// Makes a clean page dirty, before its memory is written. Relies on C2, *dirty*: the pager's hook comes first and may
-/// fail.
+/// Marks a clean page dirty, before its memory is written. Before that it calls the pager's hook, which may fail
+/// (relies on C2: a page is marked dirty before its content changes).
 fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
     let (object, page) = (held.object, held.page);
     if page.state().dirty() {
@@ -259,7 +263,8 @@ fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) 
     Ok(())
 }
 
-/// Zeroes the bytes behind `bytes` in the last page of an object whose size is `bytes` now.
+/// Zeroes the bytes from offset `bytes` to the end of the page that contains this offset. `bytes` is the object's size
+/// before or after a change.
 pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut MaySleep) {
     let key = bytes >> PAGE_SHIFT;
     let mut find = || match object.holes_are_zero() {
@@ -273,15 +278,16 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
         }
         held = find();
     }
-    // If the page cannot be read here, other threads cannot read it either.
+    // If the page cannot be read, it is left as it is, because other threads cannot read it either.
     if let Ok(Some(held)) = held {
-        // The old bytes in swap, or with the pager, must not reappear when the object grows again. If the pager has no
-        // room for the page, its write fails, and `fsync` returns that error.
+        // The page must become dirty, so that the old bytes in swap or at the pager do not reappear if the object grows
+        // again. If the pager has no room for the page, the write to the pager fails, and `fsync` returns that error.
         if make_dirty(&held, key, may).is_err() {
             laundry::mark_dirty(object, key, held.page, &may.pin(object.vm().epoch()));
         }
         let from = (bytes % PAGE_SIZE) as usize;
-        // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
+        // SAFETY: the access lies within the frame, which is held. Programs that map the page may race with this
+        // access, as they race with each other.
         unsafe { crate::machine::bytes::fill(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
     }
 }
@@ -364,7 +370,8 @@ impl<M: Machine> ObjectRef<M> {
         let mut done = 0;
         let old = self.size();
         if offset > old && !old.is_multiple_of(PAGE_SIZE) && len > 0 {
-            // As in `set_size`: the bytes between the old end and this become the file's, and are zeroes.
+            // The bytes between the old end and `offset` become part of the file, so they must be zeroes, as in
+            // `set_size`.
             zero_tail(self, old, &mut may);
         }
         while done < len {
@@ -383,7 +390,7 @@ impl<M: Machine> ObjectRef<M> {
                 Err(e) => return Err(e),
             };
             done += gave;
-            // Most writes are within the size, whose line other CPUs read.
+            // Most writes lie within the size. Then its cache line, which other CPUs read, is not written.
             if at + gave as u64 > self.size() {
                 self.size.fetch_max(at + gave as u64, Ordering::AcqRel);
             }
@@ -394,8 +401,8 @@ impl<M: Machine> ObjectRef<M> {
         Ok(done)
     }
 
-    /// Gives each of `pages` memory, charged, that pageout does not take for a hole. Charges nothing if there is no
-    /// room for all. If memory runs out, pages made so far stay. May sleep.
+    /// Allocates a dirty page for each of `pages` and charges it, so that pageout does not turn it into a hole. Charges
+    /// nothing if the file system has no room for all. If memory is exhausted, pages made so far stay. May sleep.
     pub fn allocate(&self, pages: Range<u64>) -> Result<(), IoError<()>> {
         let vm = self.vm();
         let mut may = MaySleep::here();
@@ -408,14 +415,14 @@ impl<M: Machine> ObjectRef<M> {
                 match found {
                     Slot::Swap(_) => break,
                     Slot::Page(_) => {
-                        // A clean page of zeroes is as good as a hole.
+                        // The page must be dirty, because pageout turns a clean page of zeroes into a hole.
                         let Some(held) = resident(self, key, &mut may)? else { continue };
                         make_dirty(&held, key, &mut may)?;
                         break;
                     }
                     Slot::Reserved => quire_sync::hooks::relax(),
                     Slot::Empty | Slot::ZeroMarker => {
-                        // A page that was there has become a hole meanwhile.
+                        // The charge is exhausted if a page has become a hole since the pages were counted.
                         let one = match charge.split() {
                             Some(one) => one,
                             None => self.charge(1)?,
@@ -432,7 +439,7 @@ impl<M: Machine> ObjectRef<M> {
         Ok(())
     }
 
-    /// Makes the bytes `range` zeroes. Holes stay holes. May sleep.
+    /// Zeroes the bytes `range`. Holes stay holes. May sleep.
     pub fn zero(&self, range: Range<u64>) -> Result<(), IoError<()>> {
         let mut may = MaySleep::here();
         let mut at = range.start;
@@ -444,14 +451,15 @@ impl<M: Machine> ObjectRef<M> {
                 false => Some(present(self, key, &mut may)?),
             };
             let Some(held) = held else {
-                // Holes are passed over at once, because a range from outside may have 2^52 of them.
+                // All holes up to the next page are skipped in one step, because a range from a program may have 2^52
+                // of them.
                 let Some(next) = self.next_page(key + 1) else { break };
                 at = next << PAGE_SHIFT;
                 continue;
             };
             make_dirty(&held, key, &mut may)?;
-            // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each
-            // other.
+            // SAFETY: the access lies within the frame, which is held. Programs that map the page may race with this
+            // access, as they race with each other.
             unsafe { crate::machine::bytes::fill(held.bytes().add(within as usize), 0, n as usize) };
             at += n;
         }
@@ -467,14 +475,15 @@ impl<M: Machine> ObjectRef<M> {
         may: &mut MaySleep,
     ) -> Result<usize, IoError<E>> {
         let vm = self.vm();
-        // Mostly the page is there, and is looked up once.
+        // Usually the page is resident, and one lookup suffices.
         let held = match self.holes_are_zero() {
             true => resident(self, key, may),
             false => present(self, key, may).map(Some),
         };
         let Some(held) = held.map_err(IoError::of_caller)? else {
             let charge = self.charge(1)?;
-            // A new page is filled before any thread can see it: it is not zeroed first.
+            // A new page is filled before any thread can see it, so a page that is written as a whole is not zeroed
+            // first.
             let whole = n == PAGE_SIZE as usize;
             let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
             let bytes = vm.machine().frame_ptr(frame.pfn());

@@ -1,17 +1,23 @@
-//! A new size: pages beyond a nearer end are removed from the object and from every mapping.
+//! Changes of an object's size. If it shrinks, pages beyond the new end are removed from the object and from every
+//! mapping.
 //!
 //! # Copies
-//! Private mappings have copies of a file's pages in layers in front of it. Those beyond the new end are removed too,
-//! wherever they are, as on Linux. They are memory that no program can reach, and would reappear if the file grew
-//! again. All chains that show a layer in front of a file have the file behind it at the same place. So the window of
-//! one chain holds for every chain that shows the layer.
+//! Private mappings have copies of a file's pages in layers in front of the file. Copies beyond the new end are removed
+//! too, as on Linux. Otherwise they would waste memory that no program can reach, and reappear if the file grew again.
+//! In all chains that share a layer with copies, the file is at the same offset behind it. So the range of keys that
+//! one chain gives for a layer holds for every chain.
+//!
+//! This list names concurrent operations, and the lock or rule that orders each against the operation in bold:
 //!
 //! - **truncate**
-//!   - fault copies, beyond the end: insert, fence, read the size; here: write the size, fence, look for pages: one of
-//!     them removes the copy
-//!   - collapse moves a copy: filled before it is emptied; forward: the search meets it, as it goes the same way; back:
-//!     insert, fence, check the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
-//!   - fork, clip: the list's shard is locked; the old or the new backing is there
+//!   - fault that copies a page beyond the end: it inserts the copy, fences, and reads the size. The truncation writes
+//!     the size, fences, and looks for pages. So one of the two removes the copy
+//!   - merge of layers that moves a copy: the new slot is filled before the old one is emptied. The search finds a copy
+//!     that moves towards the front, because the search also goes from the back to the front. For a move back, the
+//!     mover inserts, fences and checks the size, as a fault does (mutant
+//!     [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
+//!   - fork, clip (a split of an entry): the lock of the mapping list's shard; the search finds the old backing or the
+//!     new one
 
 use crate::content::read_write;
 use crate::content::remove;
@@ -29,21 +35,23 @@ use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
 impl<M: Machine> ObjectRef<M> {
-    /// Changes the size. Shrinking removes the pages beyond the end from the object and from every mapping, with
-    /// private mappings' copies of them. It zeroes the rest of the last page. The caller serialises size changes of one
-    /// object (the file's own lock). May sleep. A device keeps its size ([`ObjectRef::revoke`]).
+    /// Changes the size, in bytes. A smaller size removes the pages beyond the end from the object and from every
+    /// mapping, and private mappings' copies of them. It also zeroes the rest of the last page. The caller serialises
+    /// size changes of one object (the file's own lock). May sleep. The size of a device does not change here
+    /// ([`ObjectRef::revoke`]).
     pub fn set_size(&self, bytes: u64) {
         if self.device().is_some() {
             return;
         }
         let old = self.size();
         if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
-            // Bytes that programs stored behind the end through mappings do not become the file's.
+            // Programs may have stored bytes beyond the old end through mappings. These bytes must not become part of
+            // the file.
             read_write::zero_tail(self, old, &mut MaySleep::here());
         }
         self.size.store(bytes, Ordering::Release);
         if bytes < old {
-            // A fault inserts a busy page, fences and reads the size. This writes the size, fences and looks.
+            // Pairs with a fault, which inserts a busy page, fences, and reads the size.
             fence_full();
             let mut may = MaySleep::here();
             let gone = bytes.div_ceil(PAGE_SIZE)..KEYS;
@@ -57,18 +65,18 @@ impl<M: Machine> ObjectRef<M> {
     }
 }
 
-/// Layers that are searched for at a time, under the lock of a shard of the list.
+/// The most layers that one search collects, under the lock of a shard of the mapping list.
 const LAYERS: usize = 16;
 
-/// Layers with copies, kept while nothing else is held.
+/// Layers with copies of removed pages, kept alive while no lock is held, and the keys of the copies.
 struct Copies<M: Machine> {
     layers: [Option<(KeptObject<M>, Range<u64>)>; LAYERS],
     len: usize,
 }
 
 impl<M: Machine> Copies<M> {
-    /// Adds the layers in front of `b`, which shows a file, that have anything where `b` shows `gone`. Breaks when
-    /// full.
+    /// Adds the layers in front of `b`, a backing of the file, that have copies of pages in `gone`. Returns `Break`
+    /// when the list is full.
     fn add_in_front(&mut self, b: &Backing<M>, gone: &Range<u64>, pin: &Pinned<'_>) -> ControlFlow<()> {
         let (from, to) = (gone.start.max(Interval::start(b)), gone.end.min(Interval::end(b)));
         if from >= to {
@@ -95,10 +103,10 @@ impl<M: Machine> Copies<M> {
     }
 }
 
-/// Removes private mappings' copies of the pages `gone` of `file`, which now ends before them.
+/// Removes private mappings' copies of the pages `gone` of `file`. The file's size is below these pages now.
 fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySleep) {
-    // The search goes from behind to the front, so it meets copies that move forward meanwhile. A copy that moves back
-    // stays in its slot if the file ends before it.
+    // The search goes from the file to the front, so it finds copies that move towards the front during the search. A
+    // copy beyond the file's end is not moved back (`cow/collapse.rs`).
     loop {
         let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
         {

@@ -1,14 +1,14 @@
-//! Writing an object's changes back: the work of `fsync` and `msync`.
+//! Write-back of an object's dirty pages, for `fsync` and `msync`.
 //!
-//! One walk over the pages tagged dirty starts the writes, in clusters of neighbours. A second walk over the same range
-//! waits for them, and for writes that other threads have begun. A cleaner clears the tag only after the page says that
-//! it is being written, so one of the two walks finds it. The walk is suspended to its key before anything that sleeps.
-//! It waits for a busy page and continues at it. The same holds for a page that is already being written, perhaps with
-//! older content, and for a page that is held. Behind a cluster it continues behind the cluster. No lock is held over a
-//! walk.
+//! A first walk over the pages that the index tags dirty starts the writes, in clusters of neighbours. A second walk
+//! over the same range waits for them, and for writes that other threads have started. Other writers of dirty pages
+//! clear the tag only after they have set the page's state to "being written". So one of the two walks finds each dirty
+//! page. A walk remembers its key before it sleeps. It waits for a busy page, for a page that is being written (perhaps
+//! with older content), or for a page with a hold. Then it continues at that page. After a cluster it continues with
+//! the page after the cluster. A walk holds no lock.
 //!
-//! A page that becomes dirty while this runs may be written or not. A page that is dirty at the begin has been written
-//! at the return. Otherwise its write has failed, which is an error and leaves the page dirty.
+//! A page that becomes dirty during the call may be written or not. A page that is dirty at the beginning is written
+//! when the call returns. Otherwise its write has failed: the call returns an error, and the page stays dirty.
 
 use crate::machine::Machine;
 use crate::object::batch::Batch;
@@ -21,32 +21,32 @@ use crate::phys::page::{Page, State};
 use crate::sleep::MaySleep;
 use core::ops::Range;
 
-/// The reason why a step of the walk ended; the walk stands before it.
+/// The reason why a step of the walk ended. The walk continues at the page that it names.
 enum WalkEnd {
-    /// The range is done.
+    /// The range has no more dirty pages.
     Done,
     /// The cluster is complete.
     Cluster,
-    /// This page is busy.
+    /// The page is busy.
     Busy(&'static Page),
-    /// This page is being written.
+    /// The page is being written.
     Laundering(&'static Page),
-    /// This page is held.
+    /// Another thread has a hold on the page.
     Held(&'static Page),
     /// The slot is being filled or emptied.
     Reserved,
 }
 
 impl<M: Machine> Object<M> {
-    /// Whether changes go to a pager before memory is short.
+    /// Whether the object's dirty pages are written to a pager even if memory is not short.
     pub(crate) fn is_written_back(&self) -> bool {
         !self.holes_are_zero() && laundry::can_launder(self)
     }
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// Writes the changes in `pages` to the object's pager, and waits until that is done; returns how many pages it
-    /// wrote. Writes nothing for objects whose pages have nowhere to go. May sleep.
+    /// Writes the dirty pages of `pages` to the object's pager, and waits for the writes. Returns the number of pages
+    /// that it wrote. Does nothing for objects without write-back. May sleep.
     pub fn write_back(&self, pages: Range<u64>) -> Result<u64, PagerError> {
         let pages = pages.start..pages.end.min(KEYS);
         let written = self.start_write_back(pages.clone());
@@ -56,8 +56,8 @@ impl<M: Machine> ObjectRef<M> {
         Ok(written)
     }
 
-    /// Begins to write the changes in `pages`, without waiting for the ends; returns how many pages are being written.
-    /// May sleep.
+    /// Starts writes of the dirty pages of `pages`, and does not wait for their ends. Returns the number of pages whose
+    /// writes it started. May sleep.
     pub(crate) fn start_write_back(&self, pages: Range<u64>) -> u64 {
         match self.is_written_back() {
             true => self.start_writes(pages.start..pages.end.min(KEYS), &mut MaySleep::here()),
@@ -87,14 +87,15 @@ impl<M: Machine> ObjectRef<M> {
             };
             let mut next = (!matches!(stop, WalkEnd::Done)).then_some(key);
             let mut wait = stop;
-            // The thread that this waits for may need a record.
+            // The record is freed before the wait below, because the thread for which this call waits may need a
+            // record.
             if batch.is_empty() {
                 drop(taken);
             } else {
                 let n = laundry::launder(self, &batch, taken, may).len();
                 written += n as u64;
                 if let Some((key, pfn)) = batch.as_slice().get(n) {
-                    // Another thread has just taken a hold of it.
+                    // Another thread has just acquired a hold on the page.
                     (next, wait) = (Some(*key), WalkEnd::Held(vm.page(*pfn)));
                 }
             }
@@ -110,7 +111,8 @@ impl<M: Machine> ObjectRef<M> {
         }
     }
 
-    /// Adds the page at `key` to the cluster, busy; returns the reason to stop the walk before it, if any.
+    /// Sets the page at `key` busy and adds it to the cluster, if it must be written. Returns the reason to stop the
+    /// walk at this page, if any.
     fn consider(&self, key: u64, slot: Slot, batch: &mut Batch) -> Option<WalkEnd> {
         let vm = self.vm();
         let pfn = match slot {
@@ -141,12 +143,12 @@ impl<M: Machine> ObjectRef<M> {
         }
     }
 
-    /// The state of `page` while it was this object's page `key`, and how often writing it has failed; `None` if it has
-    /// another identity by now.
+    /// The state of `page`, which was found at this object's `key`, and the number of its failed writes. `None` if the
+    /// page has another identity now.
     fn state_of(&self, key: u64, page: &Page) -> Option<(State, u64)> {
         let state = page.state();
         let (is_ours, failed) = (page.object() == self.address() && page.index() == key, page.failed_writes());
-        // The same generation after that: all values are of one page.
+        // If the generation is the same after these reads, all values belong to one identity of the page.
         (is_ours && page.state().generation() == state.generation()).then_some((state, failed))
     }
 
@@ -161,8 +163,8 @@ impl<M: Machine> ObjectRef<M> {
                 for found in range.walk(&pin) {
                     let Slot::Page(pfn) = found.slot() else { continue };
                     let page = vm.page(pfn);
-                    // The page may be another object's by now, whose writes do not matter here. Then the slot has
-                    // changed.
+                    // If the page belongs to another object now, its writes do not matter. Then the slot has changed,
+                    // so look again.
                     let Some((state, failed)) = self.state_of(found.key(), page) else {
                         wait = Some((found.key(), None));
                         break;

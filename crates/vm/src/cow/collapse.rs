@@ -1,9 +1,10 @@
-//! Keeping chains short: pages move from one layer into the next where both are this chain's alone.
+//! The merging of layers: pages move from one layer into the next, if both belong to one chain alone.
 //!
-//! A fork stacks a new front on the parent's layers. Once the other side exits, two of the layers belong to one chain
-//! again. Then the smaller population moves into the larger by identity, one page at a time, held busy. No byte is
-//! copied, no leaf is touched, and other CPUs keep faulting meanwhile. A layer that is empty then is taken out. So a
-//! process that forks over and over has the depth that its living relatives need, and no more.
+//! A fork puts a new front (the first layer, which gets the stores) before the layers of the parent, and one for the
+//! child. Once the parent or the child exits, two layers belong to one chain alone. Then the pages of the layer with
+//! fewer pages move into the other layer. Only the identity of each page changes, while it is busy. No byte is copied,
+//! no leaf changes, and other CPUs can fault during the move. A layer that is empty then is removed from the chain. So
+//! the chain of a process that forks repeatedly is only as deep as its living relatives require.
 //!
 //! # Hidden layers
 //! A parent of many children stores into the same few pages between its forks. Each fork leaves a layer with these
@@ -15,24 +16,25 @@
 //! of its source, and begins again. A page that is being made hides nothing (mutant [`Mutant::BusyHides`]).
 //!
 //! # Against faults
-//! A page that moves is in both slots for a moment, never in none: the new slot is filled before the old one is emptied
-//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before sees busy, or another generation, under its
-//! table page's lock. A fault that walked front to back while a page moved forward may have missed it in both layers.
-//! Before it installs its new page, it walks the layers behind again. It finds the front's slot taken, or the page. A
-//! page that a fault is making is busy until it is installed or given up; until then it hides nothing (mutant
+//! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied
+//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy or with another
+//! generation, under its table page's lock. (The generation rises with each change of identity.) A fault that walked
+//! from front to back while a page moved towards the front may have missed it in both layers. Before such a fault
+//! installs its new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page
+//! that a fault is making is busy until it is installed or dropped. Until then it hides nothing (mutant
 //! [`Mutant::BusyHides`]).
 //!
 //! # Pages in swap
-//! They move too, without a read. The index slot stands for the page, so the mover holds the slot as it would hold a
-//! page busy ([`TakenSlot`]). It fills the new slot before it empties the old one. A fault that meets the held slot
-//! looks again. A fault that read the slot before finds it changed when it puts its page there (mutant
-//! [`Mutant::SwapInTwoSlots`]).
+//! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a
+//! resident page busy. The mover fills the new slot before it empties the old one. A fault that finds the slot held
+//! tries again. A fault may have found the swap slot before the move, and reads the page in. When it stores the page
+//! into the index slot, it finds this slot changed (mutant [`Mutant::SwapInTwoSlots`]).
 //!
 //! # Truncation of the file behind
-//! A truncation searches for copies beyond the file's end from behind to the front
-//! ([`truncate`](crate::object::ObjectRef::set_size)). It could miss a copy that moves back in both places. So the
-//! mover reads the end again once the new slot is filled. If the copy lies beyond it, the mover takes it out of there
-//! (mutant [`Mutant::MovesCutOff`]).
+//! A truncation searches for copies beyond the file's end from the back of a chain to the front
+//! ([`truncate`](crate::object::ObjectRef::set_size)). It could miss a copy that moves towards the back, in both
+//! layers. So the mover reads the file's size again once the new slot is filled. If the copy lies beyond the end, the
+//! mover empties the new slot again (mutant [`Mutant::MovesCutOff`]).
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -56,9 +58,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
-/// Merges the layers of a private chain that only this chain shows, and takes empty and hidden ones out. For fork,
-/// which has marked the entry stale. Skips busy pages and stops where there is no memory; either way the chain stays
-/// right. May sleep for a page of a layer that goes.
+/// Merges layers of a private chain that belong to this chain alone, and removes empty and hidden layers. Called by a
+/// fork, which has marked the entry stale. Skips busy pages, and stops if no memory is free; the chain is correct in
+/// either case. May sleep for a page of a removed layer.
 ///
 /// # Safety
 /// The caller holds the lock of the map that the chain belongs to, and no pin.
@@ -66,10 +68,10 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
     let mut at = front;
     let mut kept = 0;
     loop {
-        // SAFETY: layers of the caller's chain, which changes under the map's lock only.
+        // SAFETY: `at` is a layer of the caller's chain, which changes only under the map's lock.
         let layer = unsafe { at.as_ref() };
         let Some(next) = NonNull::new(layer.behind_ptr()) else { break };
-        // SAFETY: `next` is a layer of the caller's chain, which changes under the map's lock only.
+        // SAFETY: `next` is a layer of the caller's chain, which changes only under the map's lock.
         let behind = unsafe { next.as_ref() };
         if let (Some(a), Some(b)) = (layer.object(), behind.object())
             && a.is_exclusive()
@@ -88,8 +90,8 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         }
         backing::take_out(layer, behind);
         if let Some(object) = behind.object() {
-            // SAFETY: the layer shows no page, so no leaf is there because of it (see the module's head); it is linked,
-            // and unlinked once. No fault fills it: faults fill only fronts.
+            // SAFETY: the layer shows no page, so no leaf maps a page of it (see the module's head). No fault fills it,
+            // because faults fill only fronts. The layer is linked, and this loop unlinks it once.
             unsafe { Object::unlink(vm, NonNull::from(object), next, &NeverMapped::new()) };
         }
         // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
@@ -100,32 +102,36 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
     backing::note_depth(unsafe { front.as_ref() });
 }
 
-/// Most slots of a layer that are examined, so that a fork looks at no page for each page of a large layer.
+/// The most filled slots of a layer that is examined for hidden pages. The limit keeps a fork from looking at each page
+/// of a large layer.
 const MOST_HIDDEN: usize = 16;
 
-/// Most layers in front of a layer that is examined. With them the work of a fork for a chain is bounded.
+/// The most layers in front of a layer that is examined for hidden pages. Both limits together bound the work of a fork
+/// for a chain.
 const MOST_IN_FRONT: usize = 12;
 
-/// Whether the layer is empty. If `near`: or small, and hidden for good by the layers in front of it.
+/// Whether the layer shows no page, because it is empty. With `near`, also if it is small and the layers in front hide
+/// all its pages for good.
 fn shows_nothing<M: Machine>(layer: &Backing<M>, near: bool, pin: &Pinned<'_>) -> bool {
     let Some(object) = layer.object() else { return true };
     let slots = || Cursor::over(Interval::start(layer)..Interval::end(layer));
     let (mut first, mut number, mut all) = (slots(), slots(), slots());
-    // Mostly the first page decides.
+    // Usually the first page decides.
     let Some((key, _)) = first.resume(object.index(), pin).next() else { return true };
     near && is_hidden(layer, key, pin)
         && number.resume(object.index(), pin).nth(MOST_HIDDEN).is_none()
         && all.resume(object.index(), pin).all(|(key, _)| is_hidden(layer, key, pin))
 }
 
-/// Moves the smaller of two populations into the larger, where both layers show the same addresses.
+/// Moves the pages of one layer into the other, in the addresses that both cover. The pages of the layer with fewer
+/// pages move.
 fn merge<M: Machine>(vm: &'static Objects<M>, layer: &Backing<M>, a: &Object<M>, behind: &Backing<M>, b: &Object<M>) {
     let Some(window) = layer.range().intersect(&behind.range()) else { return };
     let down = front_is_smaller(vm, layer, a, behind, b, window);
     let (from, source, to) = if down { (layer, a, behind) } else { (behind, b, layer) };
     let mut cursor = Cursor::over(keys(from, window));
     loop {
-        // A pin for each page: this loop may be long.
+        // Each page gets a pin of its own, because this loop may be long.
         let pin = vm.epoch().pin();
         let Some((key, slot)) = cursor.resume(source.index(), &pin).next() else { break };
         let va = from.va(key);
@@ -140,7 +146,7 @@ fn merge<M: Machine>(vm: &'static Objects<M>, layer: &Backing<M>, a: &Object<M>,
             return;
         }
     }
-    // The emptied layer may be kept, as a front is: its count begins at 0 again.
+    // The emptied layer may be kept, for example as the front, so its count of merges begins at 0 again.
     to.set_merges(to.merges().max(from.merges()));
     from.set_merges(0);
     let pin = vm.epoch().pin();
@@ -152,8 +158,8 @@ fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> 
     start..start + window.len() / crate::types::PAGE_SIZE
 }
 
-/// Counts both in step, so that the cost is that of the smaller one. If the front is not smaller, the pages behind move
-/// up instead.
+/// Whether the front layer has at most as many pages as the layer behind it. Both are counted in parallel, so that the
+/// cost follows the smaller layer.
 fn front_is_smaller<M: Machine>(
     vm: &'static Objects<M>,
     layer: &Backing<M>,
@@ -178,7 +184,7 @@ fn front_is_smaller<M: Machine>(
     }
 }
 
-/// There is no memory to continue.
+/// The merge ended because no memory is free.
 struct Full;
 
 /// The slot of a key in an object's index.
@@ -195,19 +201,20 @@ impl<M: Machine> Clone for At<'_, M> {
 
 impl<M: Machine> Copy for At<'_, M> {}
 
-/// The moved page or marker, held so that it stays where it is meanwhile.
+/// The page or marker to move. It is held, so that no other thread changes its slot during the move.
 enum HeldSlot<'p, M: Machine> {
     /// A page, busy.
     Page(&'static Page),
-    /// A page in swap, held by its slot. It never is in both slots at once, because a fault that reads it in takes the
-    /// swap slot from one index slot only.
+    /// A page in swap, whose index slot is held. It must never be in both slots, because a fault that reads it in
+    /// clears the swap slot from one index slot only.
     Swap(TakenSlot<'p, &'static Objects<M>>),
-    /// A zero marker.
+    /// A zero marker: a mark in the slot that the content is zeroes.
     ZeroMarker,
 }
 
 impl<'p, M: Machine> HeldSlot<'p, M> {
-    /// `None`: another thread holds it, or there is nothing to move.
+    /// Holds the page or marker in `slot`, so that no other thread changes it. `None` if another thread holds it, or if
+    /// the slot has nothing to move.
     fn take(vm: &'static Objects<M>, from: At<'p, M>, slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
             Slot::Page(pfn) => vm.try_busy_page(from.object, from.key, vm.page(pfn)).map(HeldSlot::Page),
@@ -218,7 +225,7 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
         }
     }
 
-    /// The new slot is filled: completes the move.
+    /// Completes the move after the new slot was filled.
     fn settle(self, vm: &'static Objects<M>, slot: Slot, from: At<'_, M>, to: At<'_, M>, pin: &Pinned<'_>) {
         match self {
             HeldSlot::Page(page) => {
@@ -231,23 +238,23 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
                 taken.empty();
                 vm.stats().count(Event::PageMoved);
             }
-            // A fault may have put a page there meanwhile: that page stays in front, as it should.
+            // If a fault has put a page into the slot since `slot` was read, the page correctly stays there.
             HeldSlot::ZeroMarker => _ = from.object.index().clear(from.key, slot, pin),
         }
     }
 
-    /// Lets go of it where it is.
+    /// Releases the page or marker, which stays in its slot.
     fn stay(self, vm: &'static Objects<M>) {
         if let HeldSlot::Page(page) = self {
             vm.unbusy(page);
         }
     }
 
-    /// Destroys it: it is hidden for good.
+    /// Destroys the page or marker, because it is hidden for good.
     fn destroy(self, vm: &'static Objects<M>, slot: Slot, from: At<'_, M>, pin: &Pinned<'_>) {
         match (self, slot) {
             (HeldSlot::Page(page), Slot::Page(pfn)) => {
-                // Hidden, so hardly mapped, but a leaf may still be about to be cleared.
+                // The page is hidden, but another CPU may not have cleared its leaf yet.
                 let mut batch = Batch::new();
                 batch.push(from.key, pfn);
                 let _flushed = rmap::unmap(from.object, &batch);
@@ -263,7 +270,8 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
     }
 }
 
-/// Moves the slot at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
+/// Moves the slot at `from` (in front) to `to` (behind it), and destroys the content of `to`, which it hides. `behind`
+/// shows `to` at `va`.
 fn move_down<M: Machine>(
     vm: &'static Objects<M>,
     from: At<'_, M>,
@@ -306,11 +314,12 @@ fn move_down<M: Machine>(
         Slot::Empty if !keeps => true,
         Slot::Empty => match to.object.index().fill(to.key, slot, vm, pin) {
             Ok(()) => {
-                // Relies on C2, *insert*: a later truncation finds it here, and this sees an earlier one.
+                // A truncation that writes the size after this fence finds the page in the new slot. If it wrote the
+                // size before, the check below sees the new size (relies on C2: insert, fence, then check).
                 fence_full();
                 let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
-                // If a page in swap is being read in from here, its fault saw the longer file: then the page is found
-                // here.
+                // If the clear fails, a fault is reading the page in from the new slot, and has seen the longer file.
+                // Then the page stays in the new slot.
                 stays || !to.object.index().clear(to.key, slot, pin)
             }
             Err(FillError::OutOfMemory) => {
@@ -329,7 +338,7 @@ fn move_down<M: Machine>(
     Ok(())
 }
 
-/// Moves the slot at `from` (behind) into `to` (in front of it), or destroys it where `to` hides it.
+/// Moves the slot at `from` (behind) to `to` (in front of it), or destroys its content if `to` hides it.
 fn move_up<M: Machine>(
     vm: &'static Objects<M>,
     from: At<'_, M>,
@@ -350,7 +359,7 @@ fn move_up<M: Machine>(
         Ok(()) => held.settle(vm, slot, from, to, pin),
         Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::ZeroMarker))) => {
             // The slot in front hides this one only if its content stays. A page that a fault is making may be a copy
-            // of this one, and be given up. (A page that is being read from swap goes back there at worst.)
+            // of this one, and may be dropped. (A page that is being read from swap stays in swap if the read fails.)
             let over = match taken {
                 Slot::Page(pfn) => match vm.try_busy_page(to.object, to.key, vm.page(pfn)) {
                     Some(over) => Some(over),

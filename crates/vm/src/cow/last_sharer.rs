@@ -1,58 +1,62 @@
-//! Pages that no chain can see any more, because every chain in front of them has something of its own there. They are
-//! found when the last copy is made, and destroyed.
+//! The search for the last sharer of a page. A page is destroyed if every chain in front of it hides it by a page of
+//! its own. The fault that makes the last copy finds this out.
 //!
 //! # How the last sharer is found
-//! No count of sharers is kept: every fork, exit, clip and move would change it for each page of a window. The reverse
-//! list already has the backings that show a page, whatever became of their mappings. Each backing knows the layers in
+//! No count of sharers is kept, because every fork, exit, split and move of a mapping would change it for each page of
+//! a range. The object's mapping list already has all backings that show a page. Each backing leads to the layers in
 //! front of it ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a
-//! copy that hides the page from the watch searches for another. If there is none, the page is destroyed. The search
-//! begins behind the old watch and comes round once, so that all copies of a page together read about two slots each.
+//! copy that hides the page from the watch searches for another backing. If the search finds none, the page is
+//! destroyed. The search begins after the old watch in the list and goes round the list once. So each copy of a page
+//! reads about two slots on average.
 //!
 //! # Long searches
-//! A copy looks at [`LOOKS`] backings at most, and the reaper does the rest ([`search_all`]). The copy leaves a *void*
-//! watch: it counts as no watch, and the next search goes on at its place. A backing that was passed hides the page for
-//! good. So all searches for one page together look at each backing about twice, and at those linked later.
+//! A copy looks at [`LOOKS`] backings at most, and leaves the rest to the reaper ([`search_all`]). The copy then stores
+//! a *void* watch: it counts as no watch, and only marks the place in the list where the next search continues. A
+//! backing that hides the page hides it for good. So all searches for one page together look at each backing about
+//! twice, and at backings that are linked later.
 //!
-//! An unlinking makes each watch doubtful, because it may be of the backing that went. A search then asks the watch
-//! before all others: it looks its address up in the list, in O(log n). So an exit of one sharer costs no search while
-//! the watch is another.
+//! An unlinking makes every watch doubtful, because a watch may name the unlinked backing. So a search first checks the
+//! watch: it looks up the watch's address in the list, in O(log n). So the exit of a sharer that is not the watch
+//! causes no long search.
 //!
-//! The first copy of a page only leaves a mark. So a fork with one child pays one byte a copy, and no lock. A fault
-//! that is about to make the last copy moves the page into its front instead ([`cow_move`](crate::fault::cow_move)).
-//! Copies destroy only pages whose last two copies were made at once.
+//! The first copy of a page only sets a mark in the page. So after a fork with one child, a copy writes one byte more,
+//! and acquires no lock. A fault that is about to make the last copy moves the page into its front (the first layer of
+//! its chain) instead ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last
+//! two copies at the same time.
 //!
 //! # Why a page that was found hidden stays hidden
-//! The page in front of it in a chain may move forward or back between layers, be paged out, or be replaced by a zero
-//! marker. Each of these leaves something that hides the page too. The one exception is a page that a fault is making,
-//! which may be given up while it is busy. So busy pages hide nothing here.
+//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. (The
+//! marker says that the content is zeroes.) In each case a page or a marker is left that hides the page too. The one
+//! exception is a page that a fault is making, which may be dropped while it is busy. So busy pages hide nothing here.
 //!
-//! A chain that replaces another (clip, protect, remap), or that a fork makes of it, has copies of the same layers.
-//! They are in the same shards of the lists, and are linked before the old ones are unlinked. A fork leaves the front
-//! out only where it is empty. So a later chain inherits the result. Merging layers may put a page into the slot
-//! *behind*: that is another page, of another generation, than the page that was searched.
+//! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the original
+//! backings. Each copy is in the shard (a separately locked part) of the mapping list that has its original. It is
+//! linked before the original is unlinked. A fork leaves the front out of the child's chain only if the front is empty.
+//! So a page that was hidden in the old chain is hidden in the new one. A merge of layers may put another page into the
+//! slot of the page that was searched for. The new page has another generation, by which the search recognises it.
 //!
 //! # Races
-//! - two copies at once
-//!   - first: unbusies its new page (a full fence), then looks at the mark and the watch (mutant
+//! - two copies at the same time
+//!   - order: each copy unbusies its new page (a full fence), then reads the mark and the watch (mutant
 //!     [`Mutant::LookBeforeFill`])
-//!   - outcome: the later one sees both pages
+//!   - outcome: the later copy sees both new pages
 //! - a copy, and a search that chooses its chain as the watch
-//!   - first: the search writes the watch, fences, looks at that chain once more (mutant
-//!     [`Mutant::NoSecondLook`])
+//!   - order: the search writes the watch, fences, and looks at that chain once more (mutant [`Mutant::NoSecondLook`])
 //!   - outcome: the copy sees the watch, or the search sees the copy
 //! - a copy, and the exit of the watch
-//!   - first: the exit counts (`unlinked`), then hands the object to the reaper
-//!   - outcome: a watch from before that count is no watch; or the reaper sees the copy
+//!   - order: the exit raises the count `unlinked`, then marks the object for the reaper
+//!   - outcome: the copy ignores a watch with an older count; or the reaper sees the copy
 //!
-//! Where something is busy, the page stays and the object is left to the [reaper](crate::cow::reaper). Every error is
-//! towards keeping.
+//! If a page is busy, the searched page stays, and the object is left to the [reaper](crate::cow::reaper). In case of
+//! doubt a page is kept.
 //!
 //! # Pages in swap
-//! They are hidden and freed as others are, without being read. A page that is paged out takes no mark and no watch
-//! along: once it is read in again, the first copy searches ([`Page::suspect`]). The reaper, or a copy whose source was
-//! just paged out, may search for a page in swap. Then the whole list is searched, and again while the slot is held
-//! ([`Index::take`](crate::object::index::Index::take)). The reason is that a slot has no generation that would show a
-//! change of page. A long search is not made again: it sees by the list's length that no other page can have come.
+//! Pages in swap are hidden and freed as resident ones are, without a read. A page that is paged out loses its mark and
+//! its watch. Once it is read in again, the first copy searches ([`Page::suspect`]). The reaper, or a copy whose source
+//! was just paged out, may search for the sharers of a page in swap. Then the whole list is searched, and once more
+//! while the slot is held ([`Index::take`](crate::object::index::Index::take)). The second search is needed because a
+//! slot has no generation, which would show that it has another page now. A long search is not repeated. Instead the
+//! list's length shows that the slot cannot have another page.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -74,22 +78,22 @@ use core::ops::ControlFlow;
 use quire_sync::atomic::{fence_after_rmw, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Backings that one search looks at for one page while it holds a pin. Longer searches are left to the reaper.
-/// Models have lists of both kinds.
+/// The most backings that one search for one page looks at under one pin. Longer searches are left to the reaper. The
+/// models have lists below and above this number.
 pub(crate) const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 128 };
 
 /// Whether the layers in front of a backing hide a page of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sight {
-    /// One of them has a page, a page in swap, or a zero marker there.
+    /// One of the layers has a page, a page in swap, or a zero marker at the address.
     Hidden,
-    /// None of them has.
+    /// No layer has a filled slot at the address.
     Shown,
-    /// One of them has something busy there, which may stay or not.
+    /// One of the layers has a busy page at the address. The page may be kept or dropped.
     Unsure,
 }
 
-/// How `b`, which covers `key`, sees that page of its object.
+/// Whether the layers in front of `b`, which covers `key`, hide page `key` of its object.
 fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     let va = b.va(key);
     let mut sight = Sight::Shown;
@@ -116,13 +120,13 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     sight
 }
 
-/// Whether the layers in front of `b`, which covers `key`, hide that page of its object for good.
+/// Whether the layers in front of `b`, which covers `key`, hide page `key` of its object for good.
 pub(crate) fn is_hidden<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> bool {
     sight(b, key, pin) == Sight::Hidden
 }
 
-/// Destroys `source` if that was the last chain to see it. A copy of `source` stands in front of it and is not busy any
-/// more.
+/// Called by a fault after it has put a copy of `source` in front of `source` and unbusied the copy. Destroys `source`
+/// if no other chain sees it any more.
 ///
 /// # Requires
 /// No lock is held.
@@ -132,28 +136,29 @@ pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     if !object.is_private() {
         return;
     }
-    // A read-modify-write unbusied the copy.
+    // An atomic read-modify-write unbusied the copy, so `fence_after_rmw` suffices.
     fence_after_rmw();
     if !is_watched_elsewhere(source, source.page.note_copy()) {
         search(object, source.key, source.page, Some(source.layer), pin);
     }
 }
 
-/// Whether no search is needed when `source.layer` does not show the page any more.
+/// Whether no search is needed after `source.layer` ceased to show the page, because this was the page's first copy, or
+/// another backing is its watch.
 fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
         Copied::Again => false,
         Copied::Watched(watch) => {
             let unlinked = source.object.shards().unlinked();
-            // A watch that was unlinked since does not count.
+            // A watch is reliable only if no backing was unlinked since it was chosen.
             watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
         }
     }
 }
 
-/// Whether `source` was copied before, and no other chain than its own is known to see it still. If one is found, it
-/// becomes the page's watch.
+/// Whether `source` was copied before, and a search finds no other chain that still sees it. If the search finds
+/// another chain, the backing of that chain becomes the page's watch.
 #[inline]
 pub(crate) fn seems_last<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let page = source.page;
@@ -167,8 +172,8 @@ pub(crate) fn seems_last<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>
     last
 }
 
-/// Whether another chain than `source`'s own sees it, or may; that chain becomes the page's watch. The caller holds the
-/// page, or has it busy.
+/// Whether a chain other than `source`'s own sees the page or may see it. That chain's backing becomes the page's
+/// watch. The caller has a hold on the page, or has it busy.
 pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let seen = find(source.object, source.key, source.page, Some(source.layer), true, pin);
     if matches!(seen, Seen::Unsure | Seen::Unfinished) {
@@ -177,8 +182,9 @@ pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pi
     seen != Seen::Nowhere
 }
 
-/// The address of a backing, and how many had been unlinked from its object when it was chosen. Compared, never
-/// followed. The address may be another backing's by now, which costs one search too many.
+/// A page's watch: the address of a backing, and the number of backings that were unlinked from its object before the
+/// watch was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which
+/// costs one needless search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Watch(u64);
 
@@ -189,17 +195,17 @@ impl Watch {
         Self::at(core::ptr::from_ref(b).addr(), unlinked)
     }
 
-    /// A watch that is none: the place of a backing that hides the page, where the next search begins.
+    /// A void watch: the address of a backing that hides the page. The next search begins after that backing.
     fn void(address: usize, unlinked: u64) -> Watch {
         Self::at(address, unlinked.wrapping_sub(1))
     }
 
     fn at(address: usize, unlinked: u64) -> Watch {
-        // 64-byte aligned, and 48 bits distinguish addresses.
+        // Backings are 64-byte aligned, and the lower 48 bits distinguish all addresses.
         Watch(((address as u64 & 0xffff_ffff_ffff) >> 6) << 22 | (unlinked & Self::VERSION))
     }
 
-    /// The address of the backing. The upper bits of an address are all as its 48th bit.
+    /// The address of the backing. The upper 16 bits of an address equal its bit 47.
     fn address(self) -> usize {
         (((self.0 >> 22 << 22) as i64) >> 16) as usize
     }
@@ -213,9 +219,9 @@ impl Watch {
     }
 }
 
-/// Finds a backing that shows `page`, which is `object`'s page `key`, and makes it the page's watch; destroys the page
-/// if there is none. The search begins at the watch, or at `hider`, a backing that does not show the page any more. It
-/// is left to the reaper where it is long.
+/// Finds a backing that shows `page`, which is `object`'s page `key`, and makes it the page's watch. Destroys the page
+/// if no backing shows it. The search begins at the watch, or at `hider`, a backing that does not show the page any
+/// more. A long search is left to the reaper.
 pub(crate) fn search<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -228,7 +234,8 @@ pub(crate) fn search<M: Machine>(
     }
 }
 
-/// As [`search`]. Breaks where the search is not over: the caller then leaves it to [`search_all`].
+/// Searches like [`search`], but returns `Break` if the search is not over. The caller then leaves it to
+/// [`search_all`].
 pub(crate) fn search_some<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -237,21 +244,21 @@ pub(crate) fn search_some<M: Machine>(
     pin: &Pinned<'_>,
 ) -> ControlFlow<()> {
     let vm = object.vm();
-    // Held, so that the descriptor keeps its identity while the watch is written into it.
+    // The hold keeps the descriptor's identity while the watch is written into it.
     let held = page.try_hold();
     let state = page.state();
     let mut over = ControlFlow::Continue(());
     if held && state.valid() && page.object() == object.address() && page.index() == key {
         let seen = if state.busy() { Seen::Unsure } else { find(object, key, page, hider, false, pin) };
         match seen {
-            // Or it is moving: a watch must not be written after the move.
+            // `Unsure` includes a busy page, which another CPU may be moving. A watch must not be written after a move.
             Seen::Unsure => vm.reaper().flag(object),
             Seen::Somewhere => {}
             Seen::Unfinished => over = ControlFlow::Break(()),
             Seen::Nowhere => destroy(object, key, page, state.generation(), pin),
         }
     } else {
-        // Perhaps pageout took it since it was found.
+        // Pageout may have evicted the page since it was found.
         match object.index().get(key, pin) {
             Slot::Swap(slot) => over = search_swapped(object, key, slot, pin),
             Slot::Reserved => vm.reaper().flag(object),
@@ -264,7 +271,7 @@ pub(crate) fn search_some<M: Machine>(
     over
 }
 
-/// As [`search_some`], of the page in swap at `object`'s `key`.
+/// Searches like [`search_some`], for the page at `object`'s `key`, which is in swap slot `slot`.
 pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> ControlFlow<()> {
     let seen = || look_at_some(object, Scan::new(key, key + 1, None), &mut |b| sees(sight(b, key, pin))).0;
     let mut shown = seen();
@@ -283,7 +290,8 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
     ControlFlow::Continue(())
 }
 
-/// Frees a page in swap. Nothing replaces it: every chain hides the layers behind here, too.
+/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides also the
+/// layers behind this one at the address.
 fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, &'static Objects<M>>) {
     let vm = object.vm();
     taken.empty();
@@ -291,8 +299,8 @@ fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, 
     vm.stats().count(Event::PageShadowed);
 }
 
-/// As [`search_some`], to the end. Holds no pin for longer than [`LOOKS`] backings. The caller has a reference to
-/// `object`. Returns how many backings it looked at, at most.
+/// Searches like [`search_some`], but through the whole list. A pin lasts for [`LOOKS`] backings at most. The caller
+/// has a reference to `object`. Returns an upper bound of the number of backings that it looked at.
 pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     let slot = object.index().get(key, &may.pin(vm.epoch()));
@@ -303,10 +311,10 @@ pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut May
     }
 }
 
-/// As [`search_all`], of `page`, if it is still there.
+/// Searches like [`search_all`], for the resident page `page`, if it is still at `key`.
 fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
-    // This asks the watch.
+    // This call checks the page's watch first.
     let over = search_some(object, key, page, None, &may.pin(vm.epoch()));
     if over.is_continue() || !page.try_hold() {
         return LOOKS.into();
@@ -338,7 +346,7 @@ fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static 
     looks
 }
 
-/// As [`search_all`], of the page in swap.
+/// As [`search_all`], for a page in swap.
 fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     let (unlinked, backings) = object.shards().unlinked_and_len();
@@ -352,8 +360,9 @@ fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: 
             Seen::Unfinished => continue,
             Seen::Nowhere => {
                 let Some(taken) = object.index().take(key, Slot::Swap(slot), &pin) else { break };
-                // Only merging puts another page into the slot, and only while one backing shows the object. At no time
-                // since the search began was there one alone.
+                // Only a merge of layers puts another page into the slot, and only while one backing alone shows the
+                // object. If the list is longer than the number of unlinked backings, at least two backings showed the
+                // object at any time since the search began.
                 if object.shards().unlinked().wrapping_sub(unlinked).saturating_add(1) < backings {
                     free_swapped(object, slot, taken);
                 } else {
@@ -374,15 +383,15 @@ fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: 
 enum Seen {
     /// A backing shows the page.
     Somewhere,
-    /// All hide it.
+    /// All backings hide the page.
     Nowhere,
-    /// A backing may show it.
+    /// A backing may show the page.
     Unsure,
-    /// Not all were looked at.
+    /// Not all backings were looked at.
     Unfinished,
 }
 
-/// The next step of a search after a look at one backing.
+/// Whether a search continues after it looked at one backing, or the search's result.
 fn sees(sight: Sight) -> ControlFlow<Seen> {
     match sight {
         Sight::Hidden => ControlFlow::Continue(()),
@@ -391,7 +400,7 @@ fn sees(sight: Sight) -> ControlFlow<Seen> {
     }
 }
 
-/// Goes on with a scan, for about [`LOOKS`] backings.
+/// Continues a scan, for about [`LOOKS`] backings.
 fn go_on<M: Machine>(
     object: &Object<M>,
     scan: &mut Scan,
@@ -408,7 +417,8 @@ fn go_on<M: Machine>(
     Seen::Unfinished
 }
 
-/// Looks at about [`LOOKS`] backings, and then ends the scan. Where those were not all, returns the last one's place.
+/// Looks at about [`LOOKS`] backings, and then ends the scan. If the list has more backings, also returns the place of
+/// the last backing that it looked at.
 fn look_at_some<M: Machine>(
     object: &Object<M>,
     mut scan: Scan,
@@ -423,29 +433,29 @@ fn look_at_some<M: Machine>(
     (seen, last)
 }
 
-/// Looks at one listed backing: it becomes the page's watch unless it hides the page.
+/// Looks at one backing of the mapping list. The backing becomes the page's watch unless its chain hides the page.
 fn look<M: Machine>(object: &Object<M>, b: &Backing<M>, key: u64, page: &Page, pin: &Pinned<'_>) -> ControlFlow<Seen> {
     let first = sight(b, key, pin);
     if first == Sight::Hidden {
         return ControlFlow::Continue(());
     }
-    // Its list is locked: it has not been unlinked yet.
+    // The backing's shard of the list is locked, so the backing is not unlinked yet.
     page.watch(Watch::new(b, object.shards().unlinked()).0);
     fence_full();
     sees(if mutant(Mutant::NoSecondLook) { first } else { sight(b, key, pin) })
 }
 
-/// The place of the page's watch, where it has one.
+/// The place of the page's watch in the list, if the page has a watch.
 fn last_place<M: Machine>(object: &Object<M>, key: u64, page: &Page) -> Option<TreePlace> {
     let Copied::Watched(watch) = page.copied() else { return None };
     object.shards().visit_at(key, Watch(watch).address(), |_| ControlFlow::<()>::Continue(())).1
 }
 
-/// Searches for a watch, among [`LOOKS`] backings at most. `others`: the backing `hider` does not count.
+/// Searches for a watch among [`LOOKS`] backings at most. With `others`, the backing `hider` is skipped.
 ///
-/// Asks the watch first: it may show the page still, though other backings were unlinked since it was chosen. Then the
-/// search goes on behind the watch's place and comes round once. Where it ends before, it leaves a void watch at the
-/// place that it has reached.
+/// Checks the present watch first, because it may still show the page, although other backings were unlinked since it
+/// was chosen. Then the search begins after the watch's place and goes round the list once. If a search ends before it
+/// has gone round the list, it stores a void watch, which marks the place that it has reached.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -475,11 +485,12 @@ fn find<M: Machine>(
     seen
 }
 
-/// Destroys a page that no chain shows. (It is hidden, so no leaf maps it: a copy is unbusied only after the old
-/// translation is flushed. The remover looks all the same, and finds leaves that are about to be cleared.)
+/// Destroys a page that no chain shows. (No chain sees the page, so no leaf maps it: a copy is unbusied only after the
+/// old translation is flushed. `rmap::unmap` is called nevertheless, and clears leaves that other CPUs are about to
+/// clear.)
 fn destroy<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, generation: u64, pin: &Pinned<'_>) {
     let vm = object.vm();
-    // The same generation: it never moved, so it is still hidden.
+    // `try_busy` succeeds only if the generation is unchanged. Then the page did not move, and is still hidden.
     if !page.try_busy(generation) {
         vm.reaper().flag(object);
         return;

@@ -1,13 +1,13 @@
-//! Copy-on-write: how chains of backings stay short, and which other chains see a page.
+//! Copy-on-write: the merging of chains of backings, and the search for other chains that see a page.
 //!
-//! - [`collapse`]: merging a layer with the next where one chain alone shows both.
-//! - `found`: a page that a walk along a chain found, and where.
-//! - `last_sharer`: whether some other chain still sees a page.
-//! - `reaper`: pages that the daemon destroys later.
+//! - [`collapse`]: merges a layer with the next one, if only one chain has both.
+//! - `found`: a page that a walk along a chain found, and its place.
+//! - `last_sharer`: decides whether another chain still sees a page.
+//! - `reaper`: a daemon that destroys pages that no chain sees any more.
 //!
-//! Chains themselves are [`backing`](crate::object::backing)s, one room below. A fault copies pages up a long chain
-//! (`fault::copy_up`). The room owns the rule that a page which every chain hides is destroyed. It knows objects, pages
-//! and reverse mappings, and no map.
+//! A chain consists of [`backing`](crate::object::backing)s of the folder `object`. If a chain is deep, a fault copies
+//! pages up (`fault::copy_up`). This folder owns the rule that a page which every chain hides is destroyed. The folder
+//! may use objects, pages and reverse mappings, but no map.
 
 pub mod collapse;
 pub(crate) mod found;

@@ -1,18 +1,19 @@
-//! The reaper: frees pages, resident or in swap, that no chain shows any more because the spaces that did have exited.
+//! The reaper: a daemon that frees pages, resident or in swap, that no chain shows any more after exits and unmappings.
 //!
-//! A copy finds by itself that it hid a page from its last sharer ([`last_sharer`]). An exit, an unmapping or a zero
-//! marker that removes the last sharer only marks the object for the reaper, and searches nothing. That costs a mark,
-//! and nothing if the object is marked already. The reaper goes over marked objects some pages at a time
+//! A fault that copies a page searches itself whether the copy hides the page from its last sharer ([`last_sharer`]).
+//! An exit, an unmapping or a zero marker that may remove the last sharer only marks the object for the reaper, and
+//! searches nothing. The reaper examines marked objects, some pages at a time
 //! ([`Objects::reap`](crate::object::Objects::reap)).
 //!
-//! For each stretch of an object it samples a few backings, and takes the one with the fewest pages in front. It looks
-//! at the pages of the layers in front of that one. A page that is hidden everywhere is hidden by those too. So for a
-//! shell's children, which come and go over a large parent, the cost is the pages that the parent wrote in between.
+//! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
+//! fewest pages in front. It examines only the pages that the layers in front of that backing hide. That suffices,
+//! because these layers also hide each page that every chain hides. For example, a shell has a large memory and many
+//! short-lived children. Then the cost follows the pages that the shell wrote between its forks.
 //!
 //! # Lists
-//! Each CPU has a list of objects, doubly linked through them, with its own lock. A marked object holds no reference:
-//! dropping the last reference unlinks it. The reaper takes a reference before it takes an object off the list, under
-//! the list's lock.
+//! Each CPU has a doubly linked list of marked objects, with its own lock. A list holds no reference to its objects:
+//! dropping an object's last reference unlinks it. Under the list's lock, the reaper acquires a reference to an object
+//! before it unlinks the object.
 
 use crate::cow::last_sharer;
 use crate::machine::Machine;
@@ -28,27 +29,28 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Pages of an object that are looked at under one pin.
+/// Number of pages of an object that are examined under one pin of the epoch (an RCU read section).
 const BLOCK: u64 = 512;
-/// Backings that are looked at under one pin. The other pages of the stretch are then searched one by one.
+/// The most backings that are looked at under one pin. The remaining pages of the examined range are then searched one
+/// by one.
 const LOOKS: u64 = 1024;
-/// Backings whose looks count as much as a page.
+/// Number of backings that cost as much of the budget as one page.
 const LOOKS_A_PAGE: u64 = 16;
-/// Backings of which the one with the fewest pages in front is chosen.
+/// Number of sampled backings, of which the one with the fewest pages in front is chosen.
 const SAMPLE: usize = 8;
 
 impl<M: Machine> Objects<M> {
-    /// Frees pages that every chain in front of them hides, of the marked objects. Looks at about `budget` pages at
-    /// most, and returns how many it looked at. Fewer than the budget: nothing is left to do. May sleep.
+    /// Frees the pages of marked objects that every chain hides. Examines about `budget` pages at most, and returns the
+    /// number of examined pages. A result below the budget means that no work is left. May sleep.
     pub fn reap(&'static self, budget: u64, may: &mut MaySleep) -> u64 {
         let mut seen = 0;
         for list in 0..self.reaper().lists.len() {
-            // An object that is marked again meanwhile waits for the next call.
+            // An object that is marked again during this call waits for the next call.
             let mut left = self.reaper().lists.of(list).lock().len;
             while left > 0 && seen < budget {
                 left -= 1;
                 let Some(object) = self.reaper().take(list, &may.pin(self.epoch())) else { break };
-                // SAFETY: `take` counted a reference, which is given up only by the `unref` after the sweep.
+                // SAFETY: `take` counted a reference, which only the `unref` after the sweep drops.
                 seen += sweep(unsafe { object.as_ref() }, budget - seen, may);
                 // SAFETY: `take` counted the reference for this call, and the object is not used after this.
                 unsafe { Object::unref(self, object) };
@@ -57,23 +59,24 @@ impl<M: Machine> Objects<M> {
         seen
     }
 
-    /// Whether there is something to reap.
+    /// Whether any object is marked.
     pub fn reapable(&self) -> bool {
         self.reaper().lists.iter().any(|l| !l.lock().first.is_null())
     }
 
-    /// Wakes the reaper's thread, if there is one, to reap the marked objects, however few.
+    /// Wakes the reaper's thread, if there is one, to reap the marked objects, even if they are few.
     pub(crate) fn wake_reaper(&self) {
         self.reaper().asked.store(true, Ordering::Release);
         self.reaper().waits.wake_all();
     }
 }
 
-/// Looks at one object; returns how many pages it looked at, plus one.
+/// Examines one object. Returns the number of examined pages, plus one.
 fn sweep<M: Machine>(object: &Object<M>, budget: u64, may: &mut MaySleep) -> u64 {
     let mut at = object.reaping().from.swap(0, Ordering::Relaxed);
     let mut seen = 1;
-    // The leaver raised its count before it marked the object. Copies made before that are seen from here on.
+    // Pairs with the thread that raised the count `unlinked` and then marked the object. After this fence, this thread
+    // sees all copies that were made before the mark.
     fence_full();
     while at < KEYS {
         let pin = may.pin(object.vm().epoch());
@@ -96,17 +99,18 @@ fn sweep<M: Machine>(object: &Object<M>, budget: u64, may: &mut MaySleep) -> u64
     seen
 }
 
-/// A stretch of an object, and a backing that shows it and has few pages in front, but some.
+/// A stretch of an object, and a backing that shows it and has few pages in front. `by` is `None` if no page of the
+/// stretch can be hidden.
 struct Block<'p, M: Machine> {
     keys: Range<u64>,
     by: Option<&'p Backing<M>>,
 }
 
-/// The pages of a stretch whose search is long.
+/// The pages of one stretch that need a long search, which looks at more backings than one pin allows.
 struct Long {
     start: u64,
     keys: [u64; (BLOCK / 64) as usize],
-    /// Backings that were looked at under the stretch's pin, at most.
+    /// An upper bound of the number of backings that were looked at under the stretch's pin.
     looks: u64,
 }
 
@@ -116,7 +120,8 @@ impl Long {
         self.keys[(n / 64) as usize] |= 1 << (n % 64);
     }
 
-    /// Searches for these pages, each with a pin of its own; returns how many backings it looked at in all.
+    /// Searches for the sharers of the pages in `keys`, each under pins of its own. Returns the number of backings that
+    /// it looked at.
     fn search<M: Machine>(self, object: &Object<M>, may: &mut MaySleep) -> u64 {
         let wanted = (0..BLOCK).filter(|n| self.keys[(n / 64) as usize] & 1 << (n % 64) != 0);
         wanted.map(|n| last_sharer::search_all(object, self.start + n, may)).sum()
@@ -137,15 +142,15 @@ fn next_block<'p, M: Machine>(object: &Object<M>, at: u64, pin: &'p Pinned<'_>) 
         sampled += 1;
         if sampled == SAMPLE || pages == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
-    // No backing shows it: the last to show it is about to free it.
+    // If no backing shows the page, the thread that unlinked the last one is about to free it.
     let Some((pages, b)) = best else { return Some(Block { keys: key..key + 1, by: None }) };
-    // SAFETY: it was linked under the pin, and its memory goes through the epoch.
+    // SAFETY: the backing was linked under the pin, and its memory is freed through the epoch.
     let b: &'p Backing<M> = unsafe { b.as_ref() };
     let shown = Interval::end(b);
     if pages > 0 {
         return Some(Block { keys: key..shown.min(key + BLOCK), by: Some(b) });
     }
-    // Nothing in front: continue where there is something.
+    // No layer in front has a page in this block, so continue at the next page of a layer in front.
     let next = b.all_in_front(pin).filter_map(|l| {
         let keys = window(b, l, &(key..shown))?;
         let (first, _) = l.object()?.index().first(keys.start, keys.end, pin)?;
@@ -155,7 +160,7 @@ fn next_block<'p, M: Machine>(object: &Object<M>, at: u64, pin: &'p Pinned<'_>) 
     Some(Block { keys: key..end, by: None })
 }
 
-/// The pages of `layer`'s object that stand in front of `keys` of `b`'s.
+/// The keys of `layer`'s object that are in front of the keys `keys` of `b`'s object.
 fn window<M: Machine>(b: &Backing<M>, layer: &Backing<M>, keys: &Range<u64>) -> Option<Range<u64>> {
     let bytes = VirtRange { start: b.va(keys.start), end: b.va(keys.end - 1) + crate::types::PAGE_SIZE };
     let shown = layer.range().intersect(&bytes)?;
@@ -170,7 +175,7 @@ fn count<M: Machine>(b: &Backing<M>, layer: &Backing<M>, keys: &Range<u64>, pin:
     }
 }
 
-/// Looks at the pages of `object` behind those of `layer`; returns how many.
+/// Examines the pages of `object` that are behind pages of `layer`. Returns their number.
 fn look<M: Machine>(
     object: &Object<M>,
     b: &Backing<M>,

@@ -1,10 +1,10 @@
-//! Copy-on-write (relies on C2): insert busy, take the old translation away, flush, copy, look at the source again,
-//! install.
+//! Copy-on-write (relies on C2). The steps: insert a busy page, remove the old leaf, flush, copy, check the source
+//! again, install the new leaf.
 //!
-//! The flush comes before the copy can be seen. Otherwise a thread of this space on another CPU could read the source
-//! through its TLB after a store into the copy: memory would go backwards. The source is checked after the copy
-//! ([`FaultContext::install`]): a source that was removed meanwhile may have been overwritten, and then the copy is
-//! wrong.
+//! The flush comes before any thread can use the copy. Otherwise a thread of this space on another CPU could read the
+//! source through its TLB after a store into the copy. That thread would read an older value. The source is checked
+//! after the copy ([`FaultContext::install`]), because a source that was removed during the copy may have been
+//! overwritten. Then the copy is discarded.
 
 use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;
@@ -21,8 +21,9 @@ use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// Copies the page found behind the front into the front, and maps the copy. If no other chain sees the page any
-    /// more, moves it there instead ([`cow_move`](crate::fault::cow_move)).
+    /// Copies `source`, which was found behind the front (the first backing of the chain), into the front, and maps the
+    /// copy. If no other chain sees the page any more, moves the page to the front instead
+    /// ([`cow_move`](crate::fault::cow_move)).
     pub fn copy(&self, source: FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         if self.claim(&source, pin)? {
             return Ok(FaultKind::Move);
@@ -35,7 +36,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
         if from == to {
-            // The source was freed since it was found, and its frame is the new page's.
+            // The source was freed after the walk had found it, and its frame was allocated for the new page.
             return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
@@ -43,8 +44,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if !mutant(Mutant::FlushAfterInstall) {
             let _flushed = owed.discharge_so_far();
         }
-        // SAFETY: the new frame is busy and mapped by no leaf. If the source is stored into or reused meanwhile, the
-        // check of the source afterwards discards the copy.
+        // SAFETY: the new frame is busy and mapped by no leaf. If the source is stored into or reused during the copy,
+        // the later check of the source discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         self.install(new, front, Some(&source), pin, |_| ())?;
         if !mutant(Mutant::LookBeforeFill) {
@@ -53,16 +54,18 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(FaultKind::Copy)
     }
 
-    /// Copies the page found behind the front into the front without a store; maps the copy only where the page was
-    /// mapped. Elsewhere it locks no table page. A CPU that is about to map the page finds the front's slot filled,
-    /// because the insert fenced. A writer that does not see it filled has marked the entry before and fenced too.
+    /// Copies `source`, which was found behind the front, into the front, although no store needs it. Maps the copy
+    /// only if the source was mapped at the address; otherwise the final checks need no lock. A CPU that is about to
+    /// map the source finds the front's slot filled, because the insert issued a fence. A writer of the map marks the
+    /// entry stale, fences, and then looks at the slots. If it does not see the slot filled, the final checks see its
+    /// mark.
     pub fn copy_up_page(&self, source: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let front = self.entry.front();
         let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
         if from == to {
-            // The source was freed since it was found, and its frame is the new page's.
+            // The source was freed after the walk had found it, and its frame was allocated for the new page.
             return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
@@ -79,13 +82,13 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             None => {}
         }
         let _flushed = owed.discharge();
-        // SAFETY: the new frame is busy and mapped by no leaf. If the source is reused meanwhile, the check of the
-        // source below discards the copy.
+        // SAFETY: the new frame is busy and mapped by no leaf. If the source is reused during the copy, the check of
+        // the source below discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
             return self.install(new, front, Some(source), pin, |_| ());
         }
-        // Orders the read of the source before the check that it still is the source: no lock lies between.
+        // Orders the read of the source's content before the check of the source, because no lock lies between.
         fence_full();
         self.check_entry()?;
         self.check_source(&new, front, Some(source), pin)?;
@@ -93,7 +96,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(())
     }
 
-    /// Clears the leaf at the address. Owes a flush, after which no CPU translates by it.
+    /// Clears the leaf at the address, and adds its flush to `owed`. After that flush no CPU has the translation.
     #[inline]
     pub fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<(), OutOfMemory> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;

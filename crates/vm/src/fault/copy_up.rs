@@ -1,50 +1,57 @@
-//! Chains that are too deep while other chains still show their layers. Pages of the small layers near the front are
-//! copied up into the front, and this chain gives the layers up.
+//! Copy-up: the shortening of a deep chain whose layers other chains share. Pages of the small layers near the front
+//! (the first layer of the chain) are copied into the front. Then those layers are removed from this chain.
 //!
-//! If a layer belongs to one chain, fork merges it into the next ([`collapse`](crate::cow::collapse)): pages move. If
-//! relatives show it too, no page can move, and each generation's fork adds a layer. So some copy-on-write faults copy
-//! more pages than their own. They are those with a source behind more layers than
-//! [`Config::layers`](crate::Config::layers) allows. The last of them takes the emptied layers out. A fork never copies
-//! up, and no file's page is copied up (a file at the end stays).
+//! A fork merges two layers that belong to one chain alone ([`collapse`](crate::cow::collapse)): pages move. If the
+//! chains of related processes share a layer, no page can move, and each generation's fork adds a layer. So a
+//! copy-on-write fault in a chain with more layers than [`Config::layers`](crate::Config::layers) allows also copies
+//! other pages. The last such fault removes the layers that the front hides by then. A fork never copies up. Pages of a
+//! file are never copied up: a file at the end of the chain stays.
 //!
-//! A page of these layers that is in swap stays there. Sharing its swap slot would need a count for each slot. Copying
-//! it would need a read, which this fault does not wait for. A layer that still shows a page in swap stays in the
-//! chain. The others go, and the next generation tries again. Once relatives exit, [`collapse`](crate::cow::collapse)
-//! moves pages in swap like resident ones, and the reaper frees hidden ones.
+//! A page of these layers that is in swap is not copied. To share its swap slot, each swap slot would need a count of
+//! its users. To copy the page, the fault would have to wait for a read. So a layer that still shows a page in swap
+//! stays in the chain. The other layers are removed, and the next generation tries again. Once the related processes
+//! exit, [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
 //!
 //! # Which layers
-//! A *run* of layers behind the front. It has at least as many layers as the chain has too many. It ends before a layer
-//! that was copied up more often than every layer of the run, and before a layer that is too large. Too large is more
-//! than twice the run's size so far, doubled for each time that the layer was copied less often. The last anonymous
-//! layer, mostly the first generation's, is too large if it is larger than the run.
+//! The layers to copy up are a *run* that begins directly behind the front. The run has at least the number of layers
+//! by which the chain exceeds its limit. After those layers, it ends before a layer that was copied up more often than
+//! every layer of the run. It also ends before a layer that is too large. A layer is too large if it has more than
+//! twice the pages of the run so far. The bound doubles for each copy-up that the run has had and this layer has not.
+//! The last anonymous layer, usually the first generation's, is too large if it is larger than the run.
 //!
-//! Let *k* be the layers that a chain may have before the last one, its front included. If generations store about
-//! equally much, a page is copied for the *n*th time only after C(k + n, n) generations. No way of merging copies it
-//! later (the binomial transform of Bentley and Saxe, 1980). Log-structured stores compare populations alone. That is
-//! worse where each generation stores into the same few pages, because such layers do not grow.
+//! Let *k* be the number of layers that a chain may have before the last one, its front included. If all generations
+//! store into about the same number of pages, a page is copied for the *n*th time only after C(k + n, n) generations.
+//! No order of merging copies it later (the binomial transform of Bentley and Saxe, 1980). Log-structured stores
+//! compare the layers' sizes alone. That copies more if each generation stores into the same few pages, because such
+//! layers do not grow.
 //!
-//! # How, beside other threads
-//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`FaultContext::copy_up_page`]). Each fault has
-//!    a budget. Loads and stores of other threads wait for a busy page for the time of one copy at most. If the page is
-//!    mapped, its leaf is replaced. If not, no page table is touched.
-//! 2. *Take out*, with the map's lock. In a layer that goes, each page and zero marker must be hidden for good by the
-//!    front or by a layer that stays. If a resident page or a marker is not hidden, the run waits for the next fault.
-//!    Then no leaf maps a page of a layer that goes. A CPU that filled the front's slot cleared the leaf and flushed
-//!    before it unbusied its page. A CPU that came later found the slot filled, under the table page's lock. So the
-//!    layers are unlinked. A walk that stands in them continues, under its pin, to the layers behind.
+//! # The two steps, and concurrent threads
+//! 1. *Copy*, without a lock of the map. Pages are copied one by one, as in a copy-on-write fault
+//!    ([`FaultContext::copy_up_page`]). Each fault has a budget. Another thread's fault waits for a busy page, for the
+//!    time of one copy at most. If the source page is mapped, its leaf is replaced. If not, no page table changes.
+//! 2. *Take out*, with the lock of the entry's arena (a part of the map with its own lock). A layer may be removed if
+//!    the front, or a layer that stays, permanently hides each of its pages and zero markers. (A zero marker is a mark
+//!    in an index slot that the content is zeroes.) If a resident page or a zero marker is not hidden, the removal is
+//!    left to a later fault. No leaf maps a page of a layer that may be removed. The CPU that filled the front's slot
+//!    cleared the old leaf and flushed before it unbusied its page. Any later fault finds the slot filled, under the
+//!    table page's lock. So the layers are unlinked. A concurrent walk that is in such a layer continues, under its
+//!    pin, to the layers behind that layer.
 //!
-//! A zero marker is made with its slot held, and after a second walk. One walk alone may miss a page that a fork moves
-//! forward past it (mutant [`Mutant::ZeroMarkerUnseen`]).
+//! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
+//! page that a fork moves to a layer nearer to the front during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
+//!
+//! This list names concurrent operations, and the lock or rule that orders each against the step in bold:
 //!
 //! - **copy**
-//!   - fault in the same place: one fills the slot; the other waits, or begins again
-//!   - fork, unmap, clip, `MADV_DONTNEED`: the entry is stale: given up; a CPU that reads the front's slots after the
-//!     mark sees the copy (fences on both sides)
-//!   - another copy-up: one at a time a front
+//!   - fault on the same page: one of the two fills the slot; the other waits, or begins again
+//!   - fork, unmap, clip (a split of the entry), `MADV_DONTNEED`: the copy is dropped if the entry is stale. If it was
+//!     made before the mark, the writer sees it in the front's slots (fences on both sides)
+//!   - another copy-up: a front has one copy-up at a time
 //! - **take out**
-//!   - fault in the same place: walks continue; a source in the run fails the front check
-//!   - fork, unmap, clip, `MADV_DONTNEED`: the map's lock
-//!   - another copy-up: the map's lock
+//!   - fault on the same page: its walk continues to the layers behind the removed ones. If it copies a page of the
+//!     run, its check under the table page's lock fails
+//!   - fork, unmap, clip, `MADV_DONTNEED`: excluded by the arena's lock
+//!   - another copy-up: excluded by the arena's lock
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -68,33 +75,34 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Pages that one fault copies up, doubled for each layer too many, so that a line that forks faster than it copies
-/// catches up. Later runs copy these pages again, so there are not few.
+/// Number of pages that one fault copies up. The number doubles for each layer above the limit, so that related
+/// processes with frequent forks can still shorten their chains. It is large, because later runs must copy these pages
+/// again.
 const PAGES: u64 = 128;
-/// Doublings of that at most.
+/// The most doublings of [`PAGES`].
 const DOUBLINGS: usize = 8;
 
-/// The part of a fault's budget that a copied page takes. Any other page takes 1.
+/// The cost of a copied page, in units of a fault's budget. Any other page costs 1.
 const A_COPY: u64 = 16;
 
-/// Most layers of a run: a bit each.
+/// The most layers of a run: a bit of a word for each.
 const MOST: usize = 64;
 
-/// A thread is copying up.
+/// A value of `progress`: a thread is copying up.
 const RUNNING: u64 = u64::MAX - 1;
-/// Impossible for this chain, until its map replaces it.
+/// A value of `progress`: copy-up is impossible for this chain, until a map operation replaces it.
 const NEVER: u64 = u64::MAX - 2;
 
-/// The layers that are copied up: `layers` of them behind the front.
+/// The layers that are copied up: the first `layers` layers behind the front.
 struct Run<'e, M: Machine> {
     front: &'e Backing<M>,
     layers: usize,
-    /// Layers that the chain has too many.
+    /// The number of layers by which the chain exceeds its limit.
     excess: usize,
 }
 
 impl<'e, M: Machine> Run<'e, M> {
-    /// The run of a chain, or `None` where it is short enough or nothing can be done.
+    /// The run of an entry's chain. `None` if the chain is short enough, or if it cannot be shortened.
     fn of(entry: &'e Entry<M>, pin: &Pinned<'_>) -> Option<Self> {
         if entry.is_stale() || entry.flags().intersects(Flags::SHARED | Flags::NEEDS_FRONT) {
             return None;
@@ -114,12 +122,13 @@ impl<'e, M: Machine> Run<'e, M> {
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
             let must = n < least;
-            // Read once: a fork may be changing the chain already, and then the entry is stale.
+            // The layer's count of merges is read once, because a fork may change it during this loop. In that case the
+            // entry is stale.
             let times = layer.merges();
             if !must && times > merges {
                 break;
             }
-            // Counted only as far as needed: the layer at the end may be large.
+            // Pages are counted only up to the bound, because the last layer may be large.
             let enough = if must {
                 u64::MAX
             } else if n + 1 == private {
@@ -145,8 +154,9 @@ impl<'e, M: Machine> Run<'e, M> {
         private_behind(self.front).take(self.layers)
     }
 
-    /// The slots of `layer`, a layer of the run, that neither the front nor a layer in `stays` before it hides for
-    /// good. A resident page or a zero marker comes before pages in swap.
+    /// Searches `layer`, a layer of the run, for a slot that is not permanently hidden. The front and the earlier
+    /// layers in `stays` (a bit for each layer) can hide a slot. Returns a resident page or a zero marker if there is
+    /// one, else a page in swap. `None` if all slots are hidden.
     fn shows(&self, layer: &Backing<M>, stays: u64, pin: &Pinned<'_>) -> Option<Shown> {
         let (object, keys) = (layer.object()?, window(layer, self.front.range())?);
         let mut cursor = Cursor::over(keys);
@@ -165,7 +175,7 @@ impl<'e, M: Machine> Run<'e, M> {
         swapped
     }
 
-    /// The first address from `at` on, and below `end`, for which a layer of the run has something.
+    /// The first address in `at..end` for which a layer of the run has a filled slot.
     fn next(&self, at: u64, end: u64, pin: &Pinned<'_>) -> Option<u64> {
         let each = self.layers().filter_map(|layer| {
             let keys = window(layer, VirtRange { start: at, end })?;
@@ -176,15 +186,16 @@ impl<'e, M: Machine> Run<'e, M> {
     }
 }
 
-/// What a layer shows.
+/// A filled slot of a layer. No layer in front hides the slot.
 enum Shown {
     /// A page, or a zero marker, at this address.
     Page(u64),
-    /// Nothing but pages in swap.
+    /// The filled slots that no layer hides are all pages in swap.
     Swapped,
 }
 
-/// Whether `layer` has something at `va` that is there to stay.
+/// Whether `layer` permanently hides the layers behind it at `va`. It does if its slot has a valid page that is not
+/// busy, a page in swap, or a zero marker.
 fn is_filled<M: Machine>(layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool {
     let Some((object, key)) = layer.layer(va) else { return false };
     match object.index().get(key, pin) {
@@ -203,14 +214,14 @@ fn private_behind<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Backi
     core::iter::successors(front.behind(), |b| b.behind()).take_while(|b| b.object().is_none_or(|o| o.is_private()))
 }
 
-/// The pages of a layer's object that it shows in `range`.
+/// The numbers of the object's pages that a layer shows in `range`.
 fn window<M: Machine>(layer: &Backing<M>, range: VirtRange) -> Option<Range<u64>> {
     let shown = layer.range().intersect(&range)?;
     let first = layer.key(shown.start);
     Some(first..first + shown.bytes() / PAGE_SIZE)
 }
 
-/// The slots that a layer fills in `range`, counted up to about `enough`.
+/// The number of filled slots of a layer in `range`, counted up to about `enough`.
 fn population<M: Machine>(layer: &Backing<M>, range: VirtRange, enough: u64, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, range)) else { return 0 };
     let mut n = 0;
@@ -224,21 +235,21 @@ fn population<M: Machine>(layer: &Backing<M>, range: VirtRange, enough: u64, pin
     n
 }
 
-/// Pages of a stretch that is copied up at once: a bit each.
+/// The most pages of a stretch, the range of addresses that is examined at once: a bit of a word for each page.
 const STRETCH: u64 = 64;
-/// Pages that are counted at once.
+/// Number of pages that are counted at once.
 const COUNTED: u64 = 1024;
 
-/// How far a pass came.
+/// The progress of step 1.
 enum Came {
-    /// Everything is copied up.
+    /// All pages of the run are copied up.
     Through,
-    /// To this page of the front's range.
+    /// All pages below this page number are copied up. The number counts from the start of the front's range.
     To(u64),
 }
 
-/// Copies some pages up where the chain that shows `va` is too deep, and takes layers out once all are copied. For a
-/// fault that has just copied a page. Holds nothing; may sleep for the map's lock.
+/// Copies some pages up if the chain at `va` is too deep, and removes layers once all pages are copied. Called by a
+/// fault that has just copied or moved a page. The caller holds no lock. May sleep for the arena's lock.
 #[cold]
 pub(crate) fn copy_up<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep) {
     let vm = space.vm();
@@ -264,7 +275,7 @@ pub(crate) fn copy_up<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep)
     take_out(space, va, front, layers);
 }
 
-/// Step 1, from page `from` of the front's range on.
+/// Step 1 (*copy*), from page number `from` of the front's range on.
 fn copy<'e, M: Machine>(
     space: &'e Space<M>,
     entry: &'e Entry<M>,
@@ -306,7 +317,7 @@ fn copy<'e, M: Machine>(
                     budget = budget.saturating_sub(A_COPY);
                     stuck.get_or_insert(va);
                 }
-                // No memory, or the entry is being replaced.
+                // No memory is free, or the entry is being replaced.
                 Err(_) => {
                     stuck.get_or_insert(va);
                     break 'all;
@@ -317,8 +328,8 @@ fn copy<'e, M: Machine>(
     stuck.map_or(Came::Through, |va| Came::To((va - start) / PAGE_SIZE))
 }
 
-/// The filled slots of a layer, a bit each of up to [`STRETCH`] pages. A busy slot of the front counts as filled here.
-/// If it is emptied again, the check before the run is taken out sees that.
+/// The filled slots of a layer in `stretch`: a bit for each of up to [`STRETCH`] pages. A busy page of the front counts
+/// as filled here. If it is removed again, the check before the run's layers leave the chain finds the empty slot.
 fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
     let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
@@ -329,15 +340,15 @@ fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) 
     all
 }
 
-/// The outcome for one address.
+/// The outcome of step 1 for one address.
 enum One {
     /// The page was copied.
     Copied,
-    /// The front had something there already, or has it now without a copy; or the page is in swap.
+    /// No copy was needed: the front's slot was filled already, or has a zero marker now, or the page is in swap.
     There,
 }
 
-/// Fills the front's slot at one address with the content that the chain shows there.
+/// Fills the front's slot at one address with the content that the chain has there.
 fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, Attempt<M>> {
     let front = at.entry.front();
     match at.walk(Some(front), false, pin)? {
@@ -350,9 +361,10 @@ fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, At
         Walk::Swapped(..) => return Ok(One::There),
         Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
     }
-    // A zero marker stands there, in the front or in the run, and hides the layers behind. Or a page moved forward past
-    // the walk, as at a fork. So the slot is held during a second walk. A page that a fork moves after its mark fails
-    // the check of the entry, and the walk finds one moved before.
+    // The walk found no anonymous page. Either a zero marker, in the front or in the run, hides the layers behind. Or a
+    // fork moved a page to a layer nearer to the front, so that the walk missed it. So walk again while the front's
+    // slot is reserved. The second walk finds a page that was moved before. If a fork moves a page later, it marked the
+    // entry stale before, and the check of the entry fails.
     let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
     let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
         Ok(slot) => slot,
@@ -373,21 +385,21 @@ fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, At
     Ok(One::There)
 }
 
-/// Step 2.
+/// Step 2 (*take out*): removes the run's hidden layers from the chain at `va`.
 fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, layers: usize) {
     let vm = space.vm();
     let _writer = space.keep_writers_out(va);
-    // Layers of the run that stay because of pages in swap, a bit each.
+    // The layers of the run that stay because of pages in swap, a bit for each.
     let mut stays = 0u64;
     let merges;
     {
         let pin = vm.epoch().pin();
-        // If the map has another chain there by now, this front may be gone.
+        // If the map has another chain at `va` now, this front may have been freed.
         let Some(entry) = space.lookup(va, &pin).filter(|e| core::ptr::eq(e.front(), front.as_ptr())) else { return };
         let run = Run { front: entry.front(), layers, excess: 0 };
         let progress = run.front.progress();
         if run.layers().count() != layers {
-            // Fork has merged some.
+            // A fork has merged some layers.
             progress.store(IDLE, Ordering::Release);
             return;
         }
@@ -397,31 +409,33 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
                 None => {}
                 Some(Shown::Swapped) => stays |= 1 << n,
                 Some(Shown::Page(va)) => {
-                    // In the entry: another thread was copying it just then. Outside of it no thread will.
+                    // A page within the entry is not hidden yet, because another thread is just copying it. So a later
+                    // fault tries again. A page of the front outside the entry is never copied, so copy-up is
+                    // impossible.
                     progress.store(if entry.range().contains(va) { IDLE } else { NEVER }, Ordering::Release);
                     return;
                 }
             }
         }
     }
-    // SAFETY: `front` is the front of an entry, whose chain changes under the map's lock only, and the lock is held.
+    // SAFETY: `front` is the front of an entry. Its chain changes only under the arena's lock, which is held.
     let first = unsafe { front.as_ref() };
     let mut layer = first;
     for n in 0..layers {
         let Some(gone) = NonNull::new(layer.behind_ptr()) else { break };
         if stays >> n & 1 != 0 {
-            // SAFETY: `gone` is a layer of this chain, which changes under the map's lock only, and the lock is held.
+            // SAFETY: `gone` is a layer of this chain, which changes only under the arena's lock, and the lock is held.
             layer = unsafe { gone.as_ref() };
             continue;
         }
-        // SAFETY: `gone` is still a layer of this chain, under the map's lock, and is retired below at the earliest.
+        // SAFETY: `gone` is still a layer of this chain, because the arena's lock is held. It is retired only below.
         let object = unsafe {
             backing::take_out(layer, gone.as_ref());
             gone.as_ref().object().map(NonNull::from)
         };
         if let Some(object) = object {
-            // SAFETY: no leaf maps a page that it shows (see the module's head), nor will; it is linked, and unlinked
-            // once.
+            // SAFETY: no leaf maps a page that `gone` shows, now or later (see the module's head). `gone` is linked,
+            // and this loop unlinks it once.
             unsafe { Object::unlink(vm, object, gone, &NeverMapped::new()) };
         }
         // SAFETY: `gone` is out of the chain and on no list, and this loop retires it once.

@@ -1,4 +1,4 @@
-//! Faults on devices: leaves are made of addresses alone.
+//! Faults on mappings of devices. A leaf's frame is computed from the address, because no page exists.
 
 use super::{Attempt, FaultContext};
 use crate::machine::{Enter, Machine, Table};
@@ -7,11 +7,12 @@ use crate::stats::FaultKind;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
 use quire_sync::epoch::Pinned;
 
-/// Pages that a fault maps at once, an aligned window: a driver that touches one register touches its neighbours.
+/// Number of pages of the aligned window that a fault maps at once, because a driver that uses one register also uses
+/// its neighbours.
 const AROUND: u64 = 16;
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// Maps the device's page at the address, and its neighbours.
+    /// Maps the device's frame at the address, and the neighbours in the window.
     pub(crate) fn map_device(
         &self,
         object: &Object<M>,

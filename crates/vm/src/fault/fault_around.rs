@@ -1,10 +1,10 @@
 //! Fault-around: a read fault also maps resident neighbours of its page.
 //!
-//! A window is looked up in each layer's object at once, through its occupancy bitmap: a neighbour costs a slot, not a
-//! walk. As in a walk, the first layer that has something at an address decides. Each page is checked as the faulting
-//! page is, under the same table page's lock, but only once. That is enough: a CPU that later fills a slot in front
-//! takes that lock to clear the leaf. A page moves between layers under that lock too, or while the entry is stale, and
-//! the stale mark is read last.
+//! The whole window is looked up in each layer's object at once, through the index's occupancy bitmap. So a neighbour
+//! costs the read of a slot, and no walk. As in a walk, the first layer with a filled slot at an address decides. Each
+//! page gets the checks of the faulting page, under the same table page's lock, but only once. That suffices, because a
+//! CPU that later fills a slot in front acquires that lock to clear the leaf. A page moves between layers under that
+//! lock too, or while the entry is stale, and the stale mark is read last.
 
 use crate::fault::{FaultContext, FoundPage};
 use crate::machine::{Enter, Machine, Table};
@@ -16,14 +16,14 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, note};
 
-/// Pages of the aligned window that a read fault maps where they are resident, the faulting page included: as many as
-/// Linux's `fault_around_bytes`. Private memory has it too: a child begins with empty page tables and finds the pages
-/// that it only reads in shared layers.
+/// Number of pages of the aligned window around the faulting page. A read fault maps the resident pages of the window.
+/// The number is that of Linux's `fault_around_bytes`. It applies to private memory too, because a forked child begins
+/// with empty page tables, and finds pages that it only reads in shared layers.
 const AROUND: usize = 16;
-/// Pages of that window behind a deep chain, at most a bit each of a word. There the layers cost more than the
-/// neighbours: each window asks each layer once.
+/// Number of pages of the window around a page that is behind many layers: one for each bit of a word. In a deep chain
+/// the lookups in the layers cost more than the neighbours, and each window needs one lookup in each layer.
 const AROUND_DEEP: usize = 64;
-/// A page behind this many layers is behind a deep chain.
+/// A page behind at least this number of layers gets the larger window.
 const DEEP: usize = 8;
 
 /// The lowest `n` bits, 1 to 64.
@@ -32,14 +32,15 @@ fn low_bits(n: u64) -> u64 {
 }
 
 impl<M: Machine> FaultContext<'_, M> {
-    /// The part of `window` that is not behind the end of the file at the end of a private mapping's chain. Copies
-    /// beyond the file's end must not be reached.
+    /// The part of `window` that the program may reach. A private mapping of a file ends at the file's end: private
+    /// copies of pages beyond that end must not be mapped.
     ///
     /// # Requires
     /// The caller holds the table page's lock. A truncation clears the leaves after it has written the size.
     fn reachable(&self, window: VirtRange) -> Option<VirtRange> {
         let chain = || core::iter::successors(Some(self.entry.front()), |b| b.behind());
-        // A chain without copies shows the file's own pages alone. Then the size, which appending writes, is not read.
+        // If the chain has no private layer, it shows only the file's own pages. Then the size is not read, because
+        // appends write its cache line.
         let copies = || chain().any(|b| b.object().is_some_and(Object::is_private));
         if !self.entry.flags().contains(Flags::FILE) || !copies() {
             return Some(window);
@@ -50,8 +51,8 @@ impl<M: Machine> FaultContext<'_, M> {
         window.intersect(&VirtRange { start: window.start, end: window.start.saturating_add(left) })
     }
 
-    /// Maps resident neighbours of the page that was `found`, of its object or of private memory. A leaf allows loads
-    /// only, where a store would need more work first.
+    /// Maps resident neighbours of the page `found`: pages of its object and of private memory. A leaf is read-only if
+    /// a store needs another fault, for example for a copy.
     ///
     /// # Requires
     /// The table page that covers the address is locked, and the entry was checked under its lock.
@@ -65,7 +66,7 @@ impl<M: Machine> FaultContext<'_, M> {
     }
 
     /// Maps the resident pages of the aligned window of `PAGES` around the address.
-    #[inline(never)] // other faults need no room for its stack frame
+    #[inline(never)] // so that other faults do not need its large stack frame
     fn map_window<const PAGES: usize>(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
         let bytes = PAGES as u64 * PAGE_SIZE;
         let start = self.va & !(bytes - 1);
@@ -75,7 +76,8 @@ impl<M: Machine> FaultContext<'_, M> {
         };
         let Some(window) = self.reachable(window) else { return };
         let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
-        // Pages that no layer has decided yet, a bit each; then the decided ones.
+        // `open` has a bit for each page that no layer has decided yet. `there` and `writable` have bits for the pages
+        // to map.
         let mut open = low_bits(window.bytes() >> PAGE_SHIFT) & !(1 << place(self.va));
         let (mut there, mut writable) = (0u64, 0u64);
         let mut frames = [Pfn(0); PAGES];
@@ -112,7 +114,7 @@ impl<M: Machine> FaultContext<'_, M> {
             front = false;
             layer = b.behind();
         }
-        // Relies on C3.
+        // The stale mark is read last (relies on C3).
         if there == 0 || self.check_entry().is_err() {
             return;
         }

@@ -7,57 +7,61 @@
 //!
 //! # What a fault does
 //! 1. Pin the epoch.
-//! 2. Find the entry that covers the address.
+//! 2. Find the map entry that covers the address.
 //! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
 //! 4. *Map* the page that the walk found, *zero-fill* a new page into the front, *copy* the found page into the front
 //!    (`copy`), move it there (`cow_move`), or *page in* from a pager. After first touches in a row a zero-fill
 //!    makes more pages ahead (`zero_ahead`).
 //!
-//! The fault locks the one table page that covers the address and checks again everything that the decision rests on.
-//! Only then does it install the leaf. It never installs a leaf first and backs it out: another CPU could cache a
-//! translation that a remover never sees.
+//! The fault locks the one table page that covers the address. Under the lock it checks again everything on which its
+//! decision relies. Only then does it install the leaf. A fault never installs a leaf first, to remove it if a check
+//! fails. Another CPU could meanwhile cache the leaf's translation, and no remover would flush it, because none sees
+//! the leaf.
 //!
-//! Outside its own table page and its CPU's own memory, a fault writes only what it changes:
+//! Apart from its table page and its CPU's own memory, a fault writes only these:
 //! - the slot and the descriptor of a page that it makes,
-//! - the dirty bit of a page that it is the first to store into,
-//! - the time of a store into a file, in the leaf of the file's index, at most once a millisecond
+//! - the dirty bit of a clean page that it makes writable for a store,
+//! - the time of a store into a file, in a leaf node of the file's index, at most once a millisecond
 //!   ([`store_times`](crate::object)),
-//! - the first time after a fork, the mark that the entry may have leaves with stores again.
+//! - the mark that the entry may have writable leaves, at the first fault in the entry after a fork.
 //!
-//! An attempt takes no lock of the map, no count on an object, no lock of a queue.
+//! An attempt acquires no lock of the map, no reference to an object, and no lock of a page queue.
 //!
-//! # What is checked under the table page's lock, and against whom
-//! - another CPU removes the page
-//!   - first: sets busy, fences, scans the leaves
-//!   - under the lock: busy, or another generation: tries again; or the scan finds the leaf
-//! - another CPU replaces the entry (unmap, protect, fork, clip)
-//!   - first: marks it stale, fences, passes over the table pages
-//!   - under the lock: stale: waits for that writer; or the pass finds the leaf
-//! - another CPU copies the page into the front (our space)
-//!   - first: fills the front's slot, then clears our leaf
-//!   - under the lock: the front's slot is not empty: tries again; or the leaf is cleared after us
-//! - another CPU moves the page to another layer
-//!   - first: holds it busy; the generation rises
-//!   - under the lock: busy, or another generation: tries again
-//! - another CPU store-protects the table page (fork, protect)
-//!   - first: marks the entry stale first
-//!   - under the lock: stale; or the pass comes by after us
-//! - another CPU shares the layer that we write in place (fork)
-//!   - first: marks our entry stale first
-//!   - under the lock: stale
-//! - another CPU leaves out the table pages of an entry without stores (fork)
-//!   - first: marks it stale, by an exchange that returns whether the entry has none
-//!   - under the lock: stale; or the fork visits them, because we set the mark for stores before
-//! - another CPU takes the table page out
-//!   - first: marks it dead under its lock
-//!   - under the lock: the pmap returns live table pages only
-//! - another CPU truncates below a page that we insert
-//!   - first: writes the size, fences, looks for pages
-//!   - under the lock: we read the size after a fence that follows the insert: one of us takes the
-//!     page back
-//! - another CPU tears the object down
-//!   - first: marks it dead, fences, looks for pages
-//!   - under the lock: as with truncation
+//! # Checks under the table page's lock, by the operation that they exclude
+//! - another CPU removes the page:
+//!   - the remover: sets the page busy, fences, scans the leaves
+//!   - the fault: finds the page busy or with another generation, and tries again; or the scan finds the fault's leaf.
+//!     (A page's generation rises when its identity changes.)
+//! - another CPU replaces the entry (unmap, protect, fork, or clip: the split of an entry):
+//!   - the writer: marks the entry stale, fences, visits the table pages
+//!   - the fault: finds the entry stale, and waits for that writer; or the writer finds the fault's leaf
+//! - another CPU copies the page into the front of the same space:
+//!   - the other fault: fills the front's slot, then clears the leaf
+//!   - the fault: finds the front's slot filled, and tries again; or the other fault clears the leaf afterwards
+//! - another CPU moves the page to another layer:
+//!   - the mover: holds the page busy, and raises its generation
+//!   - the fault: finds the page busy or with another generation, and tries again
+//! - another CPU write-protects the table page as a whole (fork, protect):
+//!   - the writer: marks the entry stale first
+//!   - the fault: finds the entry stale; or the writer visits the table page afterwards
+//! - another CPU shares the layer that the fault writes in place (fork):
+//!   - the fork: marks the entry stale first
+//!   - the fault: finds the entry stale
+//! - another CPU skips the table pages of an entry that has no writable leaf (fork):
+//!   - the fork: marks the entry stale, and then reads the mark for no writable leaf, which no fault can change any
+//!     more
+//!   - the fault: finds the entry stale; or the fork visits the table pages, because the fault noted a writable leaf
+//!     before
+//! - another CPU frees the table page:
+//!   - the remover: marks the table page dead under its lock
+//!   - the fault: gets live table pages only, because the pmap checks the mark
+//! - another CPU truncates the object below a page that the fault inserts:
+//!   - the truncation: writes the size, fences, looks for pages
+//!   - the fault: inserts the page, fences, reads the size. So the truncation finds the page, or the fault sees the new
+//!     size and removes the page
+//! - another CPU destroys the object:
+//!   - the destroyer: marks the object dead, fences, looks for pages
+//!   - the fault: as for a truncation
 //!
 //! # Waiting
 //! An attempt runs under one pin and never sleeps. Where something is in the way, the attempt ends and returns what to
@@ -69,8 +73,9 @@
 //!
 //! After `DEFEATS` failed attempts the fault keeps the map's writers out and tries under that.
 //!
-//! # What the room knows
-//! Maps, chains, content and paging below it. Operations on maps stand above: some of them fault pages in.
+//! # Dependencies
+//! The fault may use maps, chains, content and paging, which are below it. The operations on maps are above it, because
+//! some of them fault pages in.
 
 pub(crate) mod copy;
 pub(crate) mod copy_up;
@@ -106,10 +111,10 @@ use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, Span};
 use refill::refill;
 
-/// Failed attempts after which the fault keeps the map's writers out.
+/// Number of failed attempts after which the fault acquires the arena's lock, to keep writers out.
 const DEFEATS: u32 = 8;
 
-/// The outcomes of a fault, by the number that its event in a trace has.
+/// The names of a fault's outcomes, indexed by the number in its trace event.
 pub const OUTCOMES: [&str; 14] = [
     "spurious",
     "resident",
@@ -130,7 +135,7 @@ pub const OUTCOMES: [&str; 14] = [
 /// The outcome's number in [`OUTCOMES`].
 fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
     match result {
-        // The kinds come first, in their own order.
+        // The first numbers in `OUTCOMES` are those of [`FaultKind`].
         Ok(kind) => *kind as u32,
         Err(FaultError::NotMapped) => 7,
         Err(FaultError::Protection) => 8,
@@ -146,17 +151,17 @@ const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 
 /// Why an attempt ended without a leaf.
 pub(crate) enum Attempt<M: Machine> {
-    /// Something changed; look again at once.
+    /// Another thread changed something; the fault tries again at once.
     Again,
-    /// As `Again`, and no other thread was in the way.
+    /// This thread itself changed something; the fault tries again at once. The attempt does not count as failed.
     Progress,
-    /// The entry is being replaced.
+    /// A writer is replacing the entry.
     Stale,
     /// The page is busy.
     Busy(&'static Page),
     /// A pager must read the page.
     PageIn(PageIn<M>),
-    /// A pager must first admit that the page becomes dirty.
+    /// A pager must first allow that the page becomes dirty.
     Hook(WriteHook<M>),
     /// The access cannot be served.
     Fail(FaultError),
@@ -173,34 +178,35 @@ pub(crate) struct FaultContext<'e, M: Machine> {
     pub vm: &'static Maps<M>,
     pub pmap: &'e M::Pmap,
     pub entry: &'e Entry<M>,
-    /// Whether the space admits no translation any more.
+    /// Set if no fault may enter a translation in the space any more ([`Space::condemn`]).
     pub condemned: &'e AtomicBool,
-    /// Page-aligned.
+    /// The address, rounded down to a page.
     pub va: u64,
     pub access: Access,
 }
 
-/// What a walk along a chain found.
+/// The result of a walk along a chain.
 pub(crate) enum Walk<'e, M: Machine> {
-    /// A page.
+    /// A resident page.
     Page(FoundPage<'e, M>),
-    /// Nothing: the page must be made in this object, which is a file's or shared.
+    /// No page, and the chain ends at this file or shared object: the page with this key must be made or read there.
     Hole(&'e Object<M>, u64),
-    /// The page is in this swap slot.
+    /// The page of this object and key is in this swap slot.
     Swapped(&'e Object<M>, u64, u64),
-    /// Nothing in any layer: zeroes, in the front.
+    /// No layer has a page: the content is zeroes, and a new page belongs in the front.
     Zero,
 }
 
 impl<M: Machine> Space<M> {
     /// Serves an access at `va`, for the page fault handler and for kernel code on a program's behalf. May sleep; the
-    /// caller holds nothing. After a miss below a stack the caller tries [`Space::grow_stack`] and then this again.
+    /// caller holds no lock and no pin. If this returns [`FaultError::NotMapped`], the caller may try
+    /// [`Space::grow_stack`] and then call this again.
     pub fn fault(&self, va: u64, access: Access) -> Result<FaultKind, FaultError> {
         fault(self, va, access)
     }
 }
 
-/// Serves an access of `space` at `va`. May sleep; the caller holds nothing.
+/// Serves an access of `space` at `va`, and records it in the trace. May sleep; the caller holds no lock and no pin.
 fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
     let mut span = Span::begin(EventKind::Fault, va, 0);
     let result = serve(space, va, access);
@@ -226,8 +232,9 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         let stop = match attempt(vm, space, va, access, &mut deep, &pin) {
             Ok(kind) => {
                 drop(pin);
-                // The leaf was entered by a read-modify-write. A drop notes itself, then looks for tables again. So it
-                // sees this fault's table, or this reads its note. No model drops tables.
+                // Pairs with the fence in `Space::note_dropped`. This fault enters its leaf, then reads the note of a
+                // drop. A drop writes its note, then looks for tables. So the drop sees this fault's table, or this
+                // fault sees the note. (The leaf was entered by an atomic read-modify-write. No model drops tables.)
                 if !cfg!(any(loom, shuttle)) {
                     fence_after_rmw();
                 }
@@ -251,7 +258,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         drop(pin);
         match stop {
             Attempt::Fail(FaultError::OutOfMemory) => {
-                // Wait with nothing held, then begin again.
+                // Wait for memory without a lock, then try again.
                 drop(writers_out.take());
                 space.note_tables_left();
                 vm.memory_or_error(&mut patience, &mut may)?;
@@ -284,13 +291,14 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         vm.stats().count(Event::FaultRetry);
         defeats += 1;
         if defeats >= DEFEATS && writers_out.is_none() {
-            // Also where a sleep has let them in again.
+            // A wait for memory may have released the arena's lock, so this may acquire it again.
             writers_out = Some(space.keep_writers_out(va));
         }
     }
 }
 
-/// One attempt, under one pin.
+/// Makes one attempt to serve the access, under one pin. Sets `deep` if it copied or moved a page in a chain with more
+/// layers than the limit.
 fn attempt<'e, M: Machine>(
     vm: &'static Maps<M>,
     space: &'e Space<M>,
@@ -313,21 +321,23 @@ fn attempt<'e, M: Machine>(
 }
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// Serves the access from the entry's chain.
+    /// Serves the access from the entry's chain, in one attempt.
     #[inline]
     pub fn serve(&self, pin: &'e Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         match self.walk(Some(front), false, pin)? {
             Walk::Page(found) => self.map_or_copy(found, pin),
-            // Paged in where it is, however deep: one page for all chains that show the layer. Then it is mapped, or
-            // copied.
+            // The page is read into the layer that has it, however deep, so that all chains with this layer share one
+            // page. The next attempt maps or copies it.
             Walk::Swapped(object, key, slot) => {
                 Err(PageIn::swapped(object, key, slot, pin).map_or(Attempt::Again, Attempt::PageIn))
             }
+            Walk::Zero if self.shows_zeroes(front) => self.load_zeroes(front, pin),
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
                 Some(device) => self.map_device(object, device, pin),
-                // A wired mapping keeps the pages that it has, so it needs a page here.
+                // A wired mapping fills the hole instead, because its leaves must stay. A leaf of the frame of zeroes
+                // would be cleared when the hole is filled later.
                 None if object.holes_are_zero() && !self.entry.shared() && !front.is_wired() => {
                     self.private_hole(object, key, pin)
                 }
@@ -337,8 +347,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
     }
 
-    /// Walks the chain from `layer` on. A zero marker (met here, or in front as `zero_marker` says) hides the anonymous
-    /// layers behind it, but not a file at the end.
+    /// Walks the chain from `layer` on, to the first page, swap slot or hole. A zero marker in an index slot says that
+    /// the content is zeroes. It hides the anonymous layers behind it, but not a file at the end. `zero_marker` says
+    /// that a layer before `layer` has a zero marker.
     #[inline]
     pub fn walk(
         &self,
@@ -347,8 +358,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         pin: &'e Pinned<'_>,
     ) -> Result<Walk<'e, M>, Attempt<M>> {
         let mut depth = 0;
-        // A file's own page is below its size, or is being removed. The size itself is not read: appending writes its
-        // line.
+        // A private copy beyond the file's end must not be reached. For a page of the file itself the size is not read,
+        // because appends write its cache line. Such a page is below the size, or it is being removed.
         let of_file = self.entry.flags().contains(Flags::FILE);
         let beyond_end = |b: &Backing<M>, object: &Object<M>| of_file && object.is_private() && b.is_cut_off(self.va);
         let no_page = || if self.entry.is_stale() { Attempt::Stale } else { Attempt::Fail(FaultError::BeyondEnd) };
@@ -364,7 +375,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
                         if state.busy() {
                             return Err(Attempt::Busy(page));
                         }
-                        // The slot was read before the page got another identity.
+                        // The page has got another identity since the slot was read.
                         if !state.valid() || page.object() != object.address() || page.index() != key {
                             return Err(Attempt::Again);
                         }
@@ -392,14 +403,14 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(Walk::Zero)
     }
 
-    /// A page is there: map it as it is, or copy it first.
+    /// Serves the access with the page that the walk found: maps it, or copies it first.
     fn map_or_copy(&self, found: FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let store = self.access == Access::Write;
         if mutant(Mutant::CountsReferences) {
             drop(ObjectRef::of(found.object, pin));
         }
-        // Stores go to the page itself in a shared mapping, in the front, and in a layer behind that only this chain
-        // shows.
+        // Stores go to the page itself in three cases: in a shared mapping, in the front, and in a layer that only this
+        // chain has.
         let in_place = if self.entry.shared() {
             true
         } else {
@@ -409,7 +420,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return self.copy(found, pin);
         }
         if store && !found.state.dirty() {
-            // Relies on C2, *dirty before writable*.
+            // Relies on C2: a page is marked dirty before a leaf allows stores into it.
             if let Some(hook) = WriteHook::needed(&found, pin) {
                 return Err(Attempt::Hook(hook));
             }
@@ -422,7 +433,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
-        // Still exclusive: a fork that shares the layer marks the entry stale first.
+        // The layer must still belong to this chain alone when the lock is held. A fork that shares the layer after
+        // that marks the entry stale first.
         let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
         if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
             if store {
@@ -434,7 +446,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let kind = match table.get(self.va) {
             None => FaultKind::Resident,
             Some(leaf) if leaf.pfn != pfn => {
-                // The CPU that gave the address another page has not cleared the old leaf yet.
+                // Another CPU has put another page at this address and has not cleared the old leaf yet.
                 let mut owed = Obligation::new(self.vm, self.pmap);
                 credit(self.vm, table.remove(self.va, &mut owed));
                 drop(table);
@@ -451,12 +463,12 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(kind)
     }
 
-    /// Maps the page that the chain shows at the address, if it is resident, `wanted` accepts its object, and no leaf
-    /// is there. For whole small spaces. Checks as [`FaultContext::map_around`] does. Returns the rights of the new
-    /// leaf, if any.
+    /// Maps the page that the chain has at the address, for `refill` and `Space::fault_range`. Maps it only if the page
+    /// is resident, `wanted` returns true for its object, and the address has no leaf. The checks are those of
+    /// [`FaultContext::map_around`]. Returns the rights of the new leaf, or `None` if no leaf was entered.
     ///
     /// # Requires
-    /// Runs under the table page's lock.
+    /// The caller holds the lock of `table`, the table page that covers the address.
     pub fn map_if_resident(
         &self,
         table: &mut impl Table<M>,
@@ -480,8 +492,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(Some(prot))
     }
 
-    /// The table page over the address, locked, with the entry checked under its lock. Where the entry is being
-    /// replaced, an empty table page is pruned: this fault may have linked it after the writer's pass.
+    /// Locks the table page that covers the address, and checks the entry under that lock. If the entry is being
+    /// replaced, this returns [`Attempt::Stale`]. Then it also frees the table page if that is empty, because this
+    /// fault may have linked it after the writer visited the range.
     #[inline(always)]
     pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Attempt<M>> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
@@ -491,8 +504,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             }
             return Ok(table);
         }
-        // `table` is dropped, not passed on: a value that one path keeps in memory, the compiler keeps there on every
-        // path.
+        // `table` is dropped here and not passed to a function. Otherwise the compiler would keep it in memory instead
+        // of registers on every path.
         let empty = (table.live() == 0).then(|| table.span());
         drop(table);
         if let Some(span) = empty {
@@ -501,9 +514,10 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Err(Attempt::Stale)
     }
 
-    /// Lets a store-protected table page allow stores again ([`Table::is_store_protected`]). The leaves keep their
-    /// rights if the entry covers the whole table page and no other space shows a layer of its chain any more. Then the
-    /// relatives that the stores were taken away for have gone. The caller checks after this, not before.
+    /// Lets a store-protected table page allow stores again ([`Table::is_store_protected`]). The leaves keep the right
+    /// to store if the entry covers the whole table page, and no other space has a layer of its chain. Then the spaces
+    /// for which a fork write-protected the table page have ended. Otherwise the leaves lose the right to store. The
+    /// caller makes its checks of the page after this call.
     ///
     /// # Requires
     /// The caller has locked the table page over the address and checked the entry under its lock. A fork that would
@@ -521,7 +535,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         table.restore_stores(keep, |leaf| credit(self.vm, Some(leaf)));
     }
 
-    /// Nothing anywhere in a private chain: a new page of zeroes in the front.
+    /// Makes a new page of zeroes in the front, because no layer of the private chain has a page.
     fn zero_fill(&self, front: &'e Backing<M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let key = front.key(self.va);
@@ -535,12 +549,12 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A
-    /// store through a private mapping (a wired one; others: [`FaultContext::private_hole`]) copies it in the next
-    /// attempt.
+    /// Fills a hole of a file in memory, or of shared memory, with a new page of zeroes, if the file system has room. A
+    /// private mapping gets here only if it is wired (else [`FaultContext::private_hole`]). Its next attempt maps the
+    /// page or copies it.
     fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let shared = self.entry.shared();
-        // Dropped after the page, which leaves its slot first.
+        // On an error `charge` is dropped after `new`, so that the page leaves its slot before its charge is returned.
         let charge = match object.charge(1) {
             Ok(charge) => charge,
             Err(NoRoom) if object.index().get(key, pin) == Slot::Empty => {
@@ -565,8 +579,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// Makes a busy, valid page in `object`'s empty slot `key`. The caller completes its content, zeroes too
-    /// ([`NewPage::complete`]). The frame's lines are prefetched meanwhile.
+    /// Makes a busy, valid page in slot `key` of `object`. The slot is empty or has a zero marker. The caller then
+    /// writes the content; for zeroes it calls [`NewPage::complete`]. This call prefetches the frame's cache lines.
     #[inline(always)]
     pub fn insert<'o>(
         &self,
@@ -581,7 +595,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let next = if zeroed { None } else { page.next() };
         if !zeroed {
             self.vm.machine().prefetch_frame::<PREFETCHED>(frame.pfn());
-            // The frame's descriptor still names the next frame of the magazine: the next fault takes that.
+            // The frame's descriptor still names the next frame of the magazine (this CPU's free frames), which the
+            // next fault will probably allocate.
             if let Some(next) = next {
                 self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
             }
@@ -605,7 +620,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
-        // Relies on C2, *insert*: a later truncation or teardown sees the page, and this fault sees an earlier one.
+        // A truncation or teardown that looks for pages after this fence sees this page. The check below sees a
+        // truncation or teardown that began before (relies on C2: insert, fence, then check).
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
@@ -621,8 +637,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(NewPage { object, key, page, pin, zero_marker, zero, next })
     }
 
-    /// Installs a new page, whose content is complete, and unbusies it. `source`: the page that it was copied from.
-    /// Returns the result of `look` on the table page, taken under its lock.
+    /// Installs the leaf of a new page, whose content is complete, and unbusies the page. `source` is the page from
+    /// which it was copied, if any. Returns the result of `look`, which is called under the table page's lock.
     #[inline(always)]
     pub fn install<R>(
         &self,
@@ -640,11 +656,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         let pfn = self.vm.pfn_of_page(new.page);
         if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
-            let mut owed = Obligation::new(self.vm, self.pmap);
-            credit(self.vm, table.remove(self.va, &mut owed));
-            drop(table);
-            let _flushed = owed.discharge();
-            return Err(Attempt::Again);
+            table = self.without_old(table, &new, front, source, pin)?;
         }
         table.enter(self.va, Enter::new(pfn, prot));
         let seen = look(&table);
@@ -653,9 +665,33 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(seen)
     }
 
-    /// The chain behind the front must still show the page that the content came from. A source that was removed may
-    /// have been overwritten before it was copied. A page that moved forward meanwhile is found here, because its mover
-    /// fills the new slot before it empties the old one.
+    /// Removes the leaf of another frame at the address, and flushes it. Returns the table page, locked again, with the
+    /// source checked again. That leaf shows the frame of zeroes, or the page that another CPU has removed without
+    /// clearing the leaf yet.
+    #[cold]
+    #[inline(never)]
+    fn without_old(
+        &self,
+        mut table: <M::Pmap as Pmap<M>>::Table<'e>,
+        new: &NewPage<'_, M>,
+        front: &'e Backing<M>,
+        source: Option<&FoundPage<'e, M>>,
+        pin: &Pinned<'_>,
+    ) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Attempt<M>> {
+        let mut owed = Obligation::new(self.vm, self.pmap);
+        credit(self.vm, table.remove(self.va, &mut owed));
+        drop(table);
+        // The new page is busy, so no other CPU enters a leaf of it. Loads find the busy page in its slot, and wait.
+        let _flushed = owed.discharge();
+        let table = self.table(pin)?;
+        self.check_source(new, front, source, pin)?;
+        if table.get(self.va).is_some() { Err(Attempt::Again) } else { Ok(table) }
+    }
+
+    /// Checks that the chain behind the front still has the page from which the content was copied (or still none). A
+    /// source that was removed after the first walk may have been overwritten before the copy. The check's walk also
+    /// finds a page that moved to a layer nearer to the front. The mover fills the new slot before it empties the old
+    /// one.
     #[inline]
     pub fn check_source(
         &self,
@@ -668,7 +704,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return Ok(());
         }
         let Some(behind) = front.behind() else {
-            // A source's layer may have been taken out.
+            // No layer is behind the front. If the content was copied, the layer of its source was removed from the
+            // chain.
             return if source.is_none() { Ok(()) } else { Err(Attempt::Again) };
         };
         match (self.walk(Some(behind), new.zero_marker, pin)?, source) {
@@ -680,7 +717,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(())
     }
 
-    /// Relies on C3, under the table page's lock: the entry is not being replaced, nor the space reaped.
+    /// Checks, under the table page's lock, that the entry is not being replaced and the space is not condemned (relies
+    /// on C3).
     #[inline(always)]
     pub fn check_entry(&self) -> Result<(), Attempt<M>> {
         let condemned = || self.condemned.load(Ordering::Relaxed) && !mutant(Mutant::CondemnedUnlooked);
@@ -688,7 +726,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Attempt::Stale) }
     }
 
-    /// Relies on C2, under the table page's lock: the page is what it was, and nothing has come in front of it.
+    /// Checks, under the table page's lock, that the page is unchanged and no layer in front of it has a page (relies
+    /// on C2). Returns the page's present state.
     #[inline]
     fn check_page(&self, found: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<State, Attempt<M>> {
         let now = found.page.state();
@@ -713,29 +752,29 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 }
 
-/// A page that this fault made: busy, and in its object's index. Dropped without [`NewPage::keep`], it is taken back,
-/// and no other thread has read its content.
+/// A busy page that this fault made and put into its object's index. A drop without [`NewPage::keep`] removes and frees
+/// the page. No other thread has read its content then.
 pub(crate) struct NewPage<'o, M: Machine> {
     object: &'o Object<M>,
     key: u64,
     pub page: &'static Page,
     pin: &'o Pinned<'o>,
-    /// A zero marker stood in the slot before.
+    /// Whether the slot had a zero marker before.
     zero_marker: bool,
-    /// The page's content is still to be zeroed.
+    /// Whether the page's content must still be zeroed.
     zero: bool,
-    /// The frame that the next fault will probably take.
+    /// The frame that the next fault will probably allocate.
     next: Option<Pfn>,
 }
 
 impl<M: Machine> NewPage<'_, M> {
-    /// Zeroes the content if the caller wanted zeroes and the frame has none. No other CPU reads it before: the page is
-    /// busy.
+    /// Zeroes the content if the caller wanted zeroes and the frame was not cleared yet. No other CPU reads the content
+    /// before this call, because the page is busy.
     #[inline(always)]
     pub fn complete(&self) {
         if self.zero {
             let vm = self.object.vm();
-            // The next frame's translation comes while this one is zeroed.
+            // The CPU loads the next frame's translation while it zeroes this frame.
             if let Some(next) = self.next {
                 vm.machine().prefetch_frame::<PREFETCHED_BEFORE>(next);
             }
@@ -744,7 +783,7 @@ impl<M: Machine> NewPage<'_, M> {
         }
     }
 
-    /// The page stays, and is not busy any more.
+    /// Keeps the page, and unbusies it.
     #[inline(always)]
     pub fn keep(self) {
         self.object.vm().unbusy(self.page);
@@ -757,7 +796,7 @@ impl<M: Machine> Drop for NewPage<'_, M> {
     fn drop(&mut self) {
         let (vm, index) = (self.object.vm(), self.object.index());
         let slot = Slot::Page(vm.pfn_of_page(self.page));
-        // If the index was dismantled meanwhile, the slot is gone already.
+        // If the index was torn down since the insert, the slot is empty already.
         let _gone = match self.zero_marker {
             true => index.replace(self.key, slot, Slot::ZeroMarker, self.pin),
             false => index.clear(self.key, slot, self.pin),

@@ -1,4 +1,4 @@
-//! Refilling the page tables of a space whose tables were dropped ([`drop_tables`](crate::map::Space::drop_tables)).
+//! The refill of page tables of a space after [`drop_tables`](crate::map::Space::drop_tables).
 
 use super::{Attempt, FaultContext};
 use crate::machine::{Machine, Table};
@@ -15,11 +15,11 @@ use core::ops::Range;
 use core::ptr;
 use quire_sync::epoch::Pinned;
 
-/// Leaves that are entered under one hold of a table page's lock.
+/// The most leaves of a layer that are entered under one acquisition of a table page's lock.
 const STEP: usize = 64;
 
 /// Maps the resident pages of a small space whose tables were dropped: anonymous memory first, then files, up to
-/// [`SMALL`] pages. Ends at an obstacle or where memory is short: faults serve the rest.
+/// [`SMALL`] pages. Ends if an attempt fails, for example because memory is short. Then faults map the rest.
 #[cold]
 pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     let vm = space.vm();
@@ -27,7 +27,7 @@ pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     if vm.frames().is_scarce() {
         vm.drop_early(space.list());
     }
-    // Tables without leaves were dropped where none had run yet: there is nothing to bring back.
+    // If tables without leaves were dropped, there is nothing to map.
     if !(1..=SMALL).contains(&dropped) {
         return;
     }
@@ -47,7 +47,7 @@ pub(crate) fn refill<M: Machine>(space: &Space<M>, may: &mut MaySleep) {
     vm.stats().add(Event::FaultAll, SMALL - tally.left as u64);
 }
 
-/// Pages that [`refill_some`] may still enter, and the rights that all entered leaves have.
+/// The number of pages that [`refill_some`] may still map, and the rights that all entered leaves have in common.
 pub(crate) struct Tally {
     pub left: u32,
     pub prot: Prot,
@@ -59,8 +59,9 @@ impl Tally {
     }
 }
 
-/// One step of [`refill`], under one pin: enters up to `step` pages of each layer, all below one table page, in `rest`
-/// of `entry`. Returns the address to continue at.
+/// One step of [`refill`], under one pin. Maps up to `step` pages of each layer in the range `rest` of `entry`, all in
+/// one table page. `private` selects anonymous layers, else files and shared memory. Returns the address at which to
+/// continue.
 pub(crate) fn refill_some<M: Machine>(
     space: &Space<M>,
     entry: &Entry<M>,
@@ -111,7 +112,7 @@ pub(crate) fn refill_some<M: Machine>(
     Ok(next)
 }
 
-/// The pages of its object that a layer shows in `window`.
+/// The keys of the object's pages that a layer shows in `window`.
 fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> Option<Range<u64>> {
     let shown = b.range().intersect(&window)?;
     let start = b.key(shown.start);

@@ -1,23 +1,25 @@
-//! First touches in a row: a fault makes pages ahead of the touched one.
+//! Zero-ahead: if a program touches new pages in ascending order, a fault makes pages ahead of the touched one.
 //!
-//! A program that fills fresh memory touches it page by page, and each first touch is a fault. Where the pages before
-//! the touched one are mapped, the fault makes as many behind it as lie before it in a row. A window limits them
-//! ([`Config::zero_window`](crate::Config::zero_window)). A program that touches scattered pages gets only those.
+//! A program that fills new memory touches it page by page, and each first touch is a fault. If *n* pages directly
+//! before the touched page are mapped, the fault makes *n* pages directly after it.
+//! [`Config::zero_window`](crate::Config::zero_window) limits *n*. A program that touches scattered pages gets only the
+//! pages that it touches.
 //!
-//! No state is kept for it: the fault reads from the leaves which pages were touched. It reads lines of the table page
-//! that it writes or has just written, under the lock that it holds. A line of leaves counts if all its leaves are
-//! present and the last one has its access bit. Every leaf is entered with the access bit, but for the last of each
-//! line that is made ahead. So if no line was touched to its end, nothing is made. A row begins anew with each table
-//! page.
+//! No state is kept for this. The table page shows which of the earlier pages were touched. The fault reads the table
+//! page, whose lock it already holds. It counts whole cache lines of leaves. A line counts if all its leaves are
+//! present and the last one has its access bit. A leaf is entered with the access bit set, except the last leaf of each
+//! line that is made ahead. So pages that were made ahead count only once the program has touched the last page of
+//! their line. The count begins anew in each table page.
 //!
-//! `MAP_POPULATE` touches its range in the same way, and the range may end within a window. No page is made outside the
-//! mapping.
+//! `MAP_POPULATE` faults on its range in the same order, so it also makes pages ahead, even beyond its range. No page
+//! is made outside the mapping.
 //!
 //! # Against other CPUs
-//! Each page is made as a fault makes a page (relies on C2). It is put busy into its slot and gets its content. Then,
-//! under the table page's lock, the entry and the layers behind are checked again, and the leaf is entered. Only then
-//! is it unbusied. If a check fails, the page is taken back; the fault itself has been served before. The object is not
-//! checked: a front's object has no end, and is torn down after the entry is stale.
+//! Each page is made as in any fault (relies on C2). The busy page is put into its slot and is zeroed. Then, under the
+//! table page's lock, the entry and the layers behind the front are checked again, and the leaf is entered. Only then
+//! is the page unbusied. If a check fails, the page is removed again; the fault itself was served before. The object
+//! needs no check. It is the object of a front (the first backing of a chain), so it has no end. It is destroyed only
+//! after its entry is stale.
 
 impl<M: Machine> Maps<M> {
     /// `Config::zero_window`, limited to `MOST`.
@@ -44,14 +46,14 @@ use crate::types::{PAGE_SIZE, Pfn, Prot};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, note};
 
-/// Pages of a line of leaves. Windows are whole lines.
+/// Number of leaves in a cache line. A window (the pages that one fault makes ahead) consists of whole lines.
 const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 
-/// Most pages of a window: a bit each.
+/// The most pages of a window: a bit of a word for each.
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// How many pages to make behind the page that was just touched first and mapped.
+    /// The number of pages to make after the page that this fault has just zero-filled and mapped.
     ///
     /// # Requires
     /// The table page that covers the address is locked.
@@ -83,8 +85,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         (end - next) / PAGE_SIZE
     }
 
-    /// Makes `pages` pages of zeroes behind the address in the front, and maps them. Makes fewer, or none, where
-    /// anything is in the way.
+    /// Makes up to `pages` pages of zeroes in the front, at the addresses directly after the fault's, and maps them.
+    /// Makes fewer pages, or none, if a slot or a leaf is filled already or memory is short.
     ///
     /// # Requires
     /// No lock is held.
@@ -106,16 +108,16 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Enter::new(frames[n], prot)
         });
         for last in (LINE - 2..pages).step_by(LINE as usize).filter(|n| entered >> n & 1 != 0) {
-            // Just entered: no CPU needs a flush.
+            // No flush is needed, because the leaf was just entered.
             table.take_accessed(from + last * PAGE_SIZE);
         }
         drop(table);
-        // An address that has another leaf, which is about to be cleared.
+        // No leaf was entered for a page if its address still has an old leaf, which another CPU is about to clear.
         made.take_back(|n| entered >> n & 1 == 0);
         made.keep(from);
     }
 
-    /// Whether page `n` behind the address is zero in all layers behind the front.
+    /// Whether no layer behind the front has a page at the `n`th page after the fault's address.
     fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
         let va = self.va + (n + 1) * PAGE_SIZE;
         let walked = FaultContext { va, ..*self }.walk(front.behind(), false, pin);
@@ -123,21 +125,21 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 }
 
-/// Pages made ahead: busy, in their object, not mapped. Dropping takes back the remaining ones, and no other thread has
-/// read their content.
+/// Pages made ahead that are busy and in their object, and not kept yet. A drop removes and frees them; no other thread
+/// has read their content then.
 struct Made<'o, M: Machine> {
     vm: &'static Maps<M>,
     object: &'o Object<M>,
     /// The key of page 0.
     first: u64,
     frames: [Pfn; MOST as usize],
-    /// A bit for each page that is there.
+    /// A bit for each page that is in the object and not kept yet.
     left: u64,
     pin: &'o Pinned<'o>,
 }
 
 impl<M: Machine> Made<'_, M> {
-    /// Makes up to `pages` of them. Returns which must still be zeroed, a bit each.
+    /// Makes up to `pages` pages. Returns a bit for each page that must still be zeroed.
     fn insert(&mut self, at: &FaultContext<'_, M>, front: &Backing<M>, pages: u64) -> u64 {
         let (vm, object) = (self.vm, self.object);
         let pages = match front.behind() {
@@ -161,7 +163,7 @@ impl<M: Machine> Made<'_, M> {
         while which != 0 {
             let n = which.trailing_zeros() as usize;
             which &= which - 1;
-            // The next frame's translation comes while this one is zeroed.
+            // The CPU loads the next frame's translation while it zeroes this frame.
             if which != 0 {
                 machine.prefetch_frame::<PREFETCHED_BEFORE>(self.frames[which.trailing_zeros() as usize]);
             }
@@ -170,7 +172,7 @@ impl<M: Machine> Made<'_, M> {
         }
     }
 
-    /// Takes back the pages for which `which` is true.
+    /// Removes and frees the pages for which `which` returns true.
     fn take_back(&mut self, which: impl Fn(u64) -> bool) {
         let mut rest = self.left;
         while rest != 0 {
@@ -186,12 +188,12 @@ impl<M: Machine> Made<'_, M> {
     #[cold]
     fn take_back_one(&self, n: u32) {
         let pfn = self.frames[n as usize];
-        // If the index was dismantled meanwhile, the slot is gone already.
+        // If the index was torn down since the insert, the slot is empty already.
         let _gone = self.object.index().clear(self.first + u64::from(n), Slot::Page(pfn), self.pin);
         self.vm.release_page(self.vm.page(pfn));
     }
 
-    /// Keeps the remaining pages, from address `from` on, and unbusies them.
+    /// Keeps the remaining pages and unbusies them. `from` is the address of page 0.
     fn keep(mut self, from: u64) {
         let mut rest = core::mem::take(&mut self.left);
         let kept = u64::from(rest.count_ones());

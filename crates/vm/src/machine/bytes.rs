@@ -1,14 +1,14 @@
-//! Access to the bytes of frames that other CPUs may use at the same time. Programs store into frames that are being
-//! copied. A copy that is later discarded may have read a frame that already had another owner. Each byte read is an
-//! old or a new one, as on any machine.
+//! Access to the bytes of frames that other CPUs may use at the same time. A program may store into a frame that is
+//! being copied. A copy that is discarded later may have read a frame that already had another owner. Each byte that is
+//! read has its old or its new value.
 //!
-//! Under ThreadSanitizer (`--cfg sanitized`) these accesses are relaxed atomics, so that it separates intended races
-//! from others.
+//! Under ThreadSanitizer (`--cfg sanitized`) these accesses are relaxed atomics, so that it does not report these
+//! intended races.
 
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// Both are valid for `len` bytes, and do not overlap.
+/// `from` and `to` are valid for `len` bytes, and do not overlap.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(not(sanitized))]

@@ -3,21 +3,22 @@
 use super::bytes;
 use crate::types::{PAGE_SIZE, Pfn};
 
-/// Lines of a frame that are fetched before it is zeroed: about as many as a CPU can have under way at once. From there
-/// on the hardware's own prefetcher has seen the stream.
+/// Number of a frame's cache lines that are prefetched before the frame is zeroed. A CPU can have about this number of
+/// misses at the same time. After these lines the hardware prefetcher has detected the stream.
 pub const PREFETCHED: usize = 16;
-/// Lines of the next frame that are fetched while a frame is zeroed, and with them its translation.
-/// `zero_fill_share_of_limit` on one machine: 0.72 with none, 0.83 with one, 0.87 with eight.
+/// Number of cache lines of the next frame that are prefetched while a frame is zeroed. Their prefetch also loads the
+/// frame's translation. On one machine, the bench `zero_fill_share_of_limit` gave 0.72 with no line, 0.83 with one, and
+/// 0.87 with eight.
 pub const PREFETCHED_BEFORE: usize = 8;
 
-/// RAM as the kernel reaches it.
+/// The kernel's access to RAM.
 ///
 /// # Safety
 /// `frame_ptr` must always return the same pointer for the same frame. The pointer is valid for reads and writes of
 /// [`PAGE_SIZE`] bytes for every frame that the machine reported as RAM. Consecutive frames of one range must be
 /// consecutive in memory.
 pub unsafe trait Phys {
-    /// The kernel's address of frame `pfn` (a direct map, an arena).
+    /// The kernel's address of frame `pfn`, for example in a direct map.
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8;
 
     /// The frame that holds the byte at `ptr`, which came from [`Phys::frame_ptr`].
@@ -28,17 +29,18 @@ pub unsafe trait Phys {
     /// # Safety
     /// The caller owns the frame, or holds its page exclusively busy with no writable translation.
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: the pointer is valid by the trait's contract, and the caller alone uses the frame by this function's.
+        // SAFETY: the pointer is valid by the trait's contract, and the caller alone uses the frame by this function's
+        // contract.
         unsafe { bytes::fill(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
     }
 
-    /// Fetches the line at `at`, which will soon be written, while the caller does something else. A hint, for any
-    /// address; machines without it do nothing.
+    /// Prefetches the cache line at `at`, which will soon be written. This is a hint, and `at` may be any address. A
+    /// machine without prefetch does nothing.
     #[inline(always)]
     fn prefetch(&self, _at: *const u8) {}
 
-    /// Fetches the translation of frame `pfn` and its first `LINES` lines, because the whole frame will soon be
-    /// overwritten.
+    /// Prefetches the translation of frame `pfn` and the frame's first `LINES` cache lines, because the whole frame
+    /// will soon be overwritten.
     #[inline(always)]
     fn prefetch_frame<const LINES: usize>(&self, pfn: Pfn) {
         let first = self.frame_ptr(pfn);
@@ -49,17 +51,18 @@ pub unsafe trait Phys {
     ///
     /// # Safety
     /// The caller owns `to`, or holds its page exclusively busy with no writable translation. `from` is another frame
-    /// of RAM. If it is stored into or freed meanwhile, the caller checks that afterwards and discards the copy.
+    /// of RAM. If `from` is stored into or freed during the copy, the caller detects that afterwards and discards the
+    /// copy.
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
         // SAFETY: both pointers are valid by the trait's contract, and distinct frames do not overlap.
         unsafe { bytes::copy(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }
     }
 
-    /// Frame `pfn` goes back to the free lists. A machine that checks for stale translations counts the frame's lives
-    /// here; others do nothing.
+    /// Called when frame `pfn` returns to the free lists. A machine that checks for stale translations counts the
+    /// frame's lifetimes here. Others do nothing.
     ///
     /// # Safety
-    /// No CPU has a translation to the frame, and its owner gives it up.
+    /// No CPU has a translation to the frame, and its owner does not use it any more.
     #[inline(always)]
     unsafe fn frame_freed(&self, _pfn: Pfn) {}
 }

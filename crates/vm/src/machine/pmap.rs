@@ -1,4 +1,4 @@
-//! The page tables of one address space, as the core sees them: a cache of the map, locked by page-table page.
+//! The page tables of one address space: a cache of the map. Each page-table page has a lock of its own.
 
 use super::Machine;
 use crate::check::Broken;
@@ -14,46 +14,49 @@ use quire_sync::epoch::Pinned;
 pub struct Leaf {
     /// The frame that it maps.
     pub pfn: Pfn,
-    /// What it allows.
+    /// The rights of the leaf.
     pub prot: Prot,
-    /// Hardware or the kernel has seen an access.
+    /// The access bit: hardware or the kernel has set it at an access.
     pub accessed: bool,
-    /// Hardware or the kernel has seen a store.
+    /// The dirty bit: hardware or the kernel has set it at a store.
     pub dirty: bool,
 }
 
-/// A leaf to install. Accessed is always preset; dirty is preset where `prot` has WRITE.
+/// A leaf to install. Its access bit is always set at once. Its dirty bit is set at once if `prot` has WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enter {
     /// The frame.
     pub pfn: Pfn,
-    /// Protection; WRITE only where the page is marked dirty already (a writable leaf implies page.dirty).
+    /// The rights. WRITE is allowed only if the page is already marked dirty, because a writable leaf implies a dirty
+    /// page.
     pub prot: Prot,
-    /// How accesses are cached: anything but write-back is for devices.
+    /// The memory type. Types other than write-back are for devices.
     pub memory: MemoryType,
 }
 
 impl Enter {
-    /// A page of RAM.
+    /// A leaf for a page of RAM.
     #[inline(always)]
     pub const fn new(pfn: Pfn, prot: Prot) -> Enter {
         Enter { pfn, prot, memory: MemoryType::WriteBack }
     }
 }
 
-/// A leaf that was taken away or weakened, as it last was, exchanged atomically.
+/// The last content of a leaf that was removed or weakened by an atomic exchange.
 pub type Removed = Leaf;
 
 /// The page tables of one address space.
 ///
 /// # Safety
 /// The implementation must keep C2, C3 (dead table pages) and C4 for its own memory. A table page is freed only after
-/// four steps: it is marked dead under its lock, unlinked, flushed from paging-structure caches, and no walker is left.
+/// four steps. It is marked dead under its lock, it is unlinked, the paging-structure caches are flushed, and no walker
+/// is left.
 pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// The addresses that a program may map.
     const USER: VirtRange;
 
-    /// Bytes that one last-level table page maps; a power of two, and each begins at a multiple of it.
+    /// Number of bytes that one last-level table page covers: a power of two. Each table page begins at a multiple of
+    /// this number.
     const TABLE_SPAN: u64;
 
     /// A locked last-level table page.
@@ -61,43 +64,47 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     where
         Self: 'a;
 
-    /// Empty tables that share the kernel's half.
+    /// Makes empty page tables that share the kernel's half.
     ///
     /// # Safety
-    /// Each later call with the tables names this system. They are destroyed by [`destroy`](Self::destroy), after every
-    /// CPU has left them.
+    /// Each later call for these page tables passes the same `vm`. [`destroy`](Self::destroy) destroys them, after
+    /// every CPU has left them.
     unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory>;
 
-    /// Locks the last-level table page that covers `va`, linking new levels as needed, and the root where it was
-    /// dropped. The returned page is live (not
-    /// dead), and a full fence stands between the lock and the return (`fence_after_rmw`, relies on C2). `pin` is of
-    /// the system's epoch; a faulting thread has one already.
+    /// Locks the last-level table page that covers `va`. Allocates missing levels, and the root if it was dropped. The
+    /// returned table page is live (not dead). A full fence separates the lock from the return (`fence_after_rmw`,
+    /// relies on C2). `pin` belongs to the system's epoch; a faulting thread has one already.
     fn table(&self, vm: &'static Physical<M>, va: u64, pin: &Pinned<'_>) -> Result<Self::Table<'_>, OutOfMemory>;
 
-    /// Locks the first *existing* last-level table page that covers an address of `range`; never allocates; absent
-    /// levels are skipped whole. To continue, call again with a range that starts at the returned table's `span().end`.
-    /// The caller has fenced since it published its stale marks: an absent table may be skipped only then.
+    /// Locks the first *existing* last-level table page that covers an address of `range`. `None` if there is none. It
+    /// never allocates, and skips absent tables of each level as a whole. To continue, call again with a range that
+    /// starts at the returned table's `span().end`. The caller has issued a full fence since it published its stale
+    /// marks, because absent tables may be skipped only then.
     fn next_table(&self, vm: &'static Physical<M>, range: VirtRange) -> Option<Self::Table<'_>>;
 
-    /// Whether a removal below the (absent or present) table level over `va` is not flushed yet. Called by reverse
-    /// scans that found no table page there (relies on C2, unflushed removals).
+    /// Whether a removal in the last-level table page that covers `va` is not flushed yet. If that table page is
+    /// absent, the lowest existing table page over `va`, of a higher level, counts. Called by reverse scans that found
+    /// no table page there (relies on C2: every remover sees unflushed removals).
     fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool;
 
-    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they
-    /// have. Sends interrupts only to CPUs that run this space now; others catch up by generation when they switch in.
+    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when all of
+    /// them have dropped them. Sends interrupts only to CPUs that run this space now. The others compare the space's
+    /// generation, which the flush raises, when they switch to the space.
     fn flush(&self, vm: &'static Physical<M>, set: &FlushSet);
 
-    /// Lowers the count of unflushed removals of table page `table` by one. Called only by [`Obligation`]'s discharge.
-    /// Returns whether the table page held nothing and owed nothing then: a hint that it may be pruned.
+    /// Lowers the count of unflushed removals of table page `table` by one. Only the discharge of an [`Obligation`]
+    /// calls it. Returns whether the table page then has no leaf and no unflushed removal: a hint that it may be
+    /// pruned.
     fn settle(&self, vm: &'static Physical<M>, table: Pfn) -> bool;
 
-    /// Frees empty last-level table pages inside `range` (and upper levels that become empty) while other CPUs may walk
-    /// them. The order: parent then child locked, verified empty, marked dead, unlinked, flushed, freed after the
-    /// walkers. Preemption is off for a bounded number of table pages at a time.
+    /// Frees empty last-level table pages inside `range`, and upper levels that become empty, while other CPUs may walk
+    /// them. The steps: lock the parent, then the child. Check that the child is empty. Mark it dead, unlink it, and
+    /// flush. Free it once no walker is left. Preemption is off for a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Physical<M>, range: VirtRange);
 
-    /// The map has fanned out (relies on C9). From now on CPUs that fault here get root tables of their own, where that
-    /// helps. A flush then targets only the CPUs that have copied the root entry. Without memory nothing changes.
+    /// Called when the map has fanned out: CPUs map in arenas of their own (relies on C9). From then on, CPUs that
+    /// fault in this space may get root tables of their own. A flush then targets only the CPUs that have copied the
+    /// root entry. If no memory is free, nothing changes.
     fn fan_out(&self, vm: &'static Physical<M>) {
         let _one_root_serves_all = vm;
     }
@@ -107,64 +114,67 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
         let _one_root_serves_all = vm;
     }
 
-    /// Whether a CPU runs the space now, as far as this CPU sees without a request.
+    /// Whether a CPU runs the space now. The answer is a hint, because it is read without a request to other CPUs.
     fn is_running(&self) -> bool;
 
-    /// Whether a CPU other than `cpu` runs the space now, as far as this CPU sees without a request.
+    /// Whether a CPU other than `cpu` runs the space now. The answer is a hint, as that of
+    /// [`is_running`](Self::is_running).
     fn is_running_elsewhere(&self, cpu: CpuId) -> bool;
 
-    /// Whether a CPU has begun to run the space since the last call. For pageout, which keeps tables that are in use.
+    /// Whether a CPU has switched to the space since the last call. For pageout, which keeps tables that are in use.
     fn take_ran(&self) -> bool {
         true
     }
 
-    /// Gives empty table pages that CPUs keep for later back to the frame allocator; returns how many. Called when
-    /// memory is short, with locks of slabs possibly held.
+    /// Returns empty table pages that CPUs keep for reuse to the frame allocator. Returns their number. Called when
+    /// memory is short; the caller may hold locks of slabs.
     fn reclaim_tables(vm: &Physical<M>) -> u64 {
         let _none_kept = vm;
         0
     }
 
-    /// Drops the root table too, where no CPU runs the space and nothing else is left of its tables. The next
-    /// [`table`](Self::table) makes one. Returns whether the root is gone, or will be when the last walker has left. A
-    /// CPU that keeps the space loaded without running it is made to leave the root first. A machine may keep its
+    /// Frees the root table too, if no CPU runs the space and no other table page is left. The next
+    /// [`table`](Self::table) makes a new root. Returns whether the root is freed, or will be once no walker can hold
+    /// it. A CPU that has the space loaded without running it is first made to leave the root. A machine may keep its
     /// roots.
     fn drop_root(&self, vm: &'static Physical<M>) -> bool {
         let _kept = vm;
         false
     }
 
-    /// Frees all table pages but the root. The caller has emptied the map: no thread can fault here any more, and no
-    /// reverse scan can reach this space. Needs no epoch (C4: exit).
+    /// Frees all table pages but the root. The caller has emptied the map, so no thread can fault in this space any
+    /// more, and no reverse scan can reach it. So no wait for the epoch is needed (relies on C4: the flush at the exit
+    /// came before).
     fn clear(&self, vm: &'static Physical<M>);
 
-    /// Frees the root too, where there is one.
+    /// Frees the root too, if it was not dropped.
     ///
     /// # Safety
     /// No CPU runs this space, and `clear` was called.
     unsafe fn destroy(&mut self, vm: &'static Physical<M>);
 
-    /// Checks the invariants of the table pages. Every present entry leads to a live table page or is a leaf, counts of
-    /// present entries are right, and no scan would skip a present entry. Where no operation is under way (`quiet`), no
-    /// removal counts as not flushed. Otherwise other CPUs may walk, link and remove meanwhile. Returns the number of
-    /// checked entries.
+    /// Checks the invariants of the table pages. Every present entry leads to a live table page or is a leaf. The
+    /// counts of present entries are right. No scan would skip a present entry. With `quiet`, no operation is in
+    /// progress, and the count of unflushed removals must be zero. Otherwise other CPUs may walk, link and remove
+    /// during the check. Returns the number of checked entries.
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken>;
 
     /// Number of resident (present) user pages, summed from the table pages' counts.
     fn resident_pages(&self, vm: &'static Physical<M>) -> u64;
 
-    /// The most pages that were resident at once, without reading table pages. For each CPU that runs the space now, it
-    /// may be too low by the pages that the CPU has counted only for itself.
+    /// The most pages that were resident at the same time. Reads no table page. The number may be too low by the pages
+    /// that CPUs which run the space now have counted only locally.
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64;
 
-    /// Forgets the peak: from now on [`peak_pages`](Self::peak_pages) is the most since this call, or the count of now.
+    /// Restarts the peak: [`peak_pages`](Self::peak_pages) becomes the largest number since this call, the present one
+    /// included.
     fn restart_peak(&self, vm: &'static Physical<M>);
 
-    /// Number of table pages, the root included; 0 where it was dropped.
+    /// Number of table pages, the root included; 0 if all were dropped.
     fn table_pages(&self, vm: &'static Physical<M>) -> u64;
 }
 
-/// A live last-level table page, held by its spin lock. The holder must not sleep (relies on C5).
+/// A live last-level table page whose spin lock this value holds. The holder must not sleep (relies on C5).
 pub trait Table<M: Machine> {
     /// The addresses that this table page covers (2 MiB on x86-64).
     fn span(&self) -> VirtRange;
@@ -172,13 +182,13 @@ pub trait Table<M: Machine> {
     /// The leaf at `va`, if present.
     fn get(&self, va: u64) -> Option<Leaf>;
 
-    /// Installs a leaf by one read-modify-write. Where a leaf is present already it must map the same frame and may
-    /// only gain rights (a spurious or upgrading fault); the local TLB entry is dropped then. The caller has made all
-    /// checks that C2 requires under this lock.
+    /// Installs a leaf by one atomic read-modify-write. If a leaf is present already, it must map the same frame, and
+    /// may only gain rights (a spurious or upgrading fault). Then this CPU's TLB entry is dropped. The caller has made
+    /// all checks that C2 requires under this lock.
     fn enter(&mut self, va: u64, new: Enter);
 
-    /// [`enter`](Self::enter)s a leaf at page n from `from` on for each bit n of `which`, where none is present: the
-    /// result of `leaf(n)`. All lie in this table page.
+    /// For each bit n of `which`, [`enter`](Self::enter)s the leaf `leaf(n)` at page n from address `from` on, if no
+    /// leaf is present there. All these addresses lie in this table page.
     fn enter_absent(&mut self, from: u64, mut which: u64, mut leaf: impl FnMut(usize) -> Enter) {
         while which != 0 {
             let n = which.trailing_zeros();
@@ -190,23 +200,24 @@ pub trait Table<M: Machine> {
         }
     }
 
-    /// Takes the leaf at `va` away, if present, noting it in `owed` and counting it unflushed.
+    /// Removes the leaf at `va`, if present, and returns it. Adds its flush to `owed`, and counts the removal as
+    /// unflushed.
     fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
-    /// As [`remove`](Self::remove), for a caller that removes only this leaf here. Where no CPU runs the space, the
-    /// generation alone flushes the removal before this returns, and nothing is owed for it.
+    /// Removes the leaf like [`remove`](Self::remove), for a caller that removes no other leaf in this table page. If
+    /// no CPU runs the space, this raises the generation at once, which flushes the removal. Then no flush is owed.
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
         self.remove(va, owed)
     }
 
-    /// Leaves only `keep` of the leaf's rights, noting it in `owed` where a right was taken. The returned leaf keeps
-    /// dirty; the installed leaf loses it where WRITE was taken.
+    /// Reduces the leaf's rights to `keep`. Adds a flush to `owed` if the leaf loses a right. Returns the old leaf with
+    /// its dirty bit. The new leaf loses the dirty bit if it loses WRITE.
     fn weaken(&mut self, va: u64, keep: Prot, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
-    /// [`remove`](Self::remove)s all leaves in `range`, or [`weaken`](Self::weaken)s them to `keep`, and hands each
-    /// present leaf to `each`, as it last was. Returns their number. Where `keep` is all rights but stores, leaves that
-    /// allow none may be skipped: neither handed over nor counted. All are skipped where the table page is
-    /// store-protected, or becomes so now, which counts as one.
+    /// [`remove`](Self::remove)s all leaves in `range`, or [`weaken`](Self::weaken)s them to `keep`. Calls `each` with
+    /// the last content of each present leaf, and returns their number. If `keep` is all rights but WRITE, leaves
+    /// without WRITE may be skipped: they are neither passed to `each` nor counted. If the table page is
+    /// store-protected, or becomes so by this call, all leaves are skipped, and the call counts one leaf.
     fn sweep(
         &mut self,
         range: VirtRange,
@@ -217,7 +228,7 @@ pub trait Table<M: Machine> {
         self.sweep_leaves(range, keep, owed, each)
     }
 
-    /// [`sweep`](Self::sweep), leaf by leaf.
+    /// As [`sweep`](Self::sweep), but always leaf by leaf.
     fn sweep_leaves(
         &mut self,
         range: VirtRange,
@@ -238,22 +249,22 @@ pub trait Table<M: Machine> {
         seen
     }
 
-    /// Whether the table page is *store-protected*: no store through it is allowed, whatever its leaves say. A
-    /// [`sweep`](Self::sweep) that takes all its stores may set this, and it lasts until
-    /// [`restore_stores`](Self::restore_stores). Leaves that allow stores are entered only after that. A removed or
-    /// weakened leaf is returned with its own rights.
+    /// Whether the table page is *store-protected*: no store through it is allowed, whatever rights its leaves have. A
+    /// [`sweep`](Self::sweep) that removes WRITE from all its leaves may set this instead. It lasts until
+    /// [`restore_stores`](Self::restore_stores). Leaves with WRITE are entered only after that. A removed or weakened
+    /// leaf is returned with its own rights.
     fn is_store_protected(&self) -> bool {
         false
     }
 
-    /// Ends store protection. `keep`: all leaves allow their own rights again, and the caller has made sure that this
-    /// is right. Else they lose the right to store one by one, and those that had it are handed to `each`. No flush is
-    /// needed, because a CPU that has cached fewer rights faults.
+    /// Ends store protection. With `keep`, all leaves get their own rights back; the caller has checked that this is
+    /// allowed. Otherwise each leaf loses WRITE, and `each` is called with the leaves that had it. No flush is needed,
+    /// because a CPU that has cached fewer rights faults.
     fn restore_stores(&mut self, keep: bool, each: impl FnMut(Removed)) {
         let (_none_is_store_protected, _) = (keep, each);
     }
 
-    /// Clears the accessed bit without a flush, and returns what it was.
+    /// Clears the access bit of the leaf at `va` without a flush, and returns its old value.
     fn take_accessed(&mut self, va: u64) -> bool;
 
     /// The first address at or above `from` and below `to` with a present leaf.
@@ -262,6 +273,15 @@ pub trait Table<M: Machine> {
     /// Whether removals in this table page are not flushed yet (relies on C2).
     fn unflushed(&self) -> bool;
 
-    /// The address of the first byte of user space that shares this table with `va`; number of present leaves.
+    /// Number of present leaves in this table page.
     fn live(&self) -> u32;
+
+    /// Called after the [frame of zeroes](crate::phys::Physical::zero_frame) was entered. Its leaves do not count as
+    /// [resident](Pmap::resident_pages) pages.
+    fn note_zeroes(&mut self) {}
+
+    /// Whether the frame of zeroes may be mapped in this table page.
+    fn shows_zeroes(&self) -> bool {
+        true
+    }
 }

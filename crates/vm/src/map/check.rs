@@ -1,4 +1,5 @@
-//! Derives every invariant of a map again: its tree, its entries, their chains, and the page tables that cache them.
+//! The checker of a map. It computes every invariant again: of the tree, the entries, their chains, and the page tables
+//! that cache them.
 
 use super::arena::Writer;
 use super::entry::{Entry, Flags};
@@ -30,7 +31,7 @@ impl<M: Machine> Writer<'_, M> {
     fn check_at_release(&mut self) {
         let vm = self.space.vm();
         let level = vm.check_level();
-        // A thread that unwinds drops its locks in the middle of its work.
+        // A thread that unwinds may release its locks in the middle of a change.
         if quire_sync::hooks::is_panicking() {
             return;
         }
@@ -45,7 +46,7 @@ impl<M: Machine> Writer<'_, M> {
         vm.check_at_release();
     }
 
-    /// The tree, the entries and their chains. Returns how many things were checked.
+    /// Checks the tree, the entries and their chains. Returns the number of checked entries and layers.
     fn check_entries(&self) -> Result<u64, Broken> {
         self.check_tree().map_err(Broken::Tree)?;
         let (mut covered, mut cost) = (Covered::default(), 0);
@@ -104,7 +105,8 @@ impl<M: Machine> Writer<'_, M> {
         Ok(depth)
     }
 
-    /// The page tables, and the slots of the chains' private layers. `quiet`: no fault and no remover is under way.
+    /// Checks the page tables, and the slots of the chains' private layers. With `quiet`, no fault and no remover runs.
+    /// Returns the number of checked items.
     fn check_leaves(&self, quiet: bool) -> Result<u64, Broken> {
         let (vm, pmap) = (self.space.vm(), self.space.pmap());
         let mut cost = pmap.check(vm, quiet)?;
@@ -134,8 +136,8 @@ impl<M: Machine> Writer<'_, M> {
         Ok(cost)
     }
 
-    /// One leaf, under the lock of its table page. If the table page is store-protected, the leaf may allow stores in
-    /// name only.
+    /// Checks one leaf, under the lock of its table page. In a store-protected table page, a leaf's right to store has
+    /// no effect.
     fn check_leaf(
         &self,
         va: u64,
@@ -152,19 +154,20 @@ impl<M: Machine> Writer<'_, M> {
         if let Some((object, key)) = entry.front().layer(va)
             && let Some(device) = object.device()
         {
-            // A revoked device has no pages; its leaves are about to be cleared.
+            // A device that is being revoked has lost its pages, and its leaves are about to be cleared. So a leaf
+            // beyond the device's end is an error only if the machine is quiet.
             let right = leaf.pfn.0 == device.first.0 + key && (key < object.end() || !quiet);
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }
         if leaf.pfn == self.space.vm().zero_frame() {
             let hole = !entry.shared() && !leaf.prot.contains(Prot::WRITE);
-            let right = hole && (!quiet || matches!(shown(entry, va, pin), Slot::Empty));
+            let right = hole && (!quiet || matches!(shown(entry, va, pin), Slot::Empty | Slot::ZeroMarker));
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }
         let page = self.space.vm().page(leaf.pfn);
         let state = page.state();
         if state.busy() && !quiet {
-            // Another CPU is removing the page, or moving it from layer to layer.
+            // Another CPU is removing the page, or moving it between layers.
             return Ok(());
         }
         if leaf.prot.contains(Prot::WRITE) && !state.dirty() {
@@ -173,7 +176,8 @@ impl<M: Machine> Writer<'_, M> {
         let right = if quiet {
             shown(entry, va, pin) == Slot::Page(leaf.pfn)
         } else {
-            // Another page may have come in front of it just now, but a layer of the chain has it.
+            // A fault may just have put another page in front of this one, but a layer of the chain must have this
+            // page.
             let (object, key) = (page.object(), page.index());
             layers(entry.front()).filter_map(|b| b.layer(va)).any(|(o, k)| o.address() == object && k == key)
                 || page.state() != state
@@ -183,10 +187,10 @@ impl<M: Machine> Writer<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// Checks the map, with its writers kept out. Faults may continue, unless the caller says that the machine is
-    /// `quiet`: then more can be checked. In O(entries + residents).
+    /// Checks the map, and keeps its writers out during the check. Faults may continue. If the caller says that the
+    /// machine is `quiet`, no other CPU changes memory, and more is checked. The cost is O(entries + resident pages).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
-        // While the home arena's writer is held, no arena opens or closes.
+        // While the writer of the home arena (the space's first arena) is held, no arena opens or closes.
         let home = self.arenas.home().write(self);
         home.check_entries()?;
         home.check_leaves(quiet)?;

@@ -1,5 +1,5 @@
-//! Relies on C10: for any input from outside, an operation succeeds or gives a typed error; on an error the map is as
-//! it was.
+//! Tests of any arguments from a program (relies on C10). An operation succeeds or returns a typed error. After an
+//! error the map is unchanged.
 
 use super::*;
 use crate::error::MapError;
@@ -17,7 +17,7 @@ struct Call {
     kind: u8,
     at: u64,
     len: u64,
-    /// A second address and length, where the call has them.
+    /// A second address and length, for calls that have them.
     to: (u64, u64),
     bits: u16,
 }
@@ -92,7 +92,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
         4 => s.protect(range, prot(c.bits)),
         5 => {
             let how = [Move::No, Move::May, Move::To(c.to.0)][any_of(3)];
-            // The mapping at the destination goes first, also if the move has no memory then.
+            // The mapping at the destination is unmapped first, even if the move then fails for lack of memory.
             let partly = matches!(how, Move::To(_));
             let done = s.remap(range, c.to.1, how, bit(9)).map(drop);
             return (done, partly && !matches!(done, Err(MapError::Invalid | MapError::NotMapped)));
@@ -109,7 +109,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
         }
         9 => s.grow_stack(c.at),
         10 => {
-            // Nothing here can change a map.
+            // None of these calls can change a map.
             let _typed = s.fault(c.at, [Access::Read, Access::Write, Access::Exec][any_of(3)]);
             let _typed = s.futex_key(c.at);
             let _counted = s.wired_in(range);
@@ -117,7 +117,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
         }
         _ => s.sync(range),
     };
-    // If the range has a hole, or a part that may not have the protection, the rest is served.
+    // If the range has a hole, or a part that may not have the protection, the call may change the other parts.
     let partly = matches!(c.kind, 4 | 6 | 7 | 8) && matches!(result, Err(MapError::NotMapped | MapError::Protection));
     (result, partly || (c.kind == 8 && result == Err(MapError::OutOfMemory)))
 }
@@ -179,7 +179,7 @@ fn impossible_mappings_never_reach_the_tree() {
         (page(0), PAGE_SIZE.wrapping_neg()),
         (u64::MAX - PAGE_SIZE + 1, PAGE_SIZE),
     ];
-    // An operation that looks at the tree to change it waits for its writer, which is this thread.
+    // Hold the writer, so that an operation that goes as far as the tree blocks. Invalid ranges must be refused before.
     let held = s.keep_writers_out(page(0));
     let (done, all_done) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -188,7 +188,7 @@ fn impossible_mappings_never_reach_the_tree() {
             quire_sync::hooks::threads::set_cpu(1);
             for (at, len) in outside {
                 for kind in [0, 3, 4, 5, 6, 7, 8, 11] {
-                    // Bits that ask for a fixed place, and nothing that is an error of its own.
+                    // The bits select a fixed address, and nothing that is an error by itself.
                     let call = Call { kind, at, len, to: (page(4), PAGE_SIZE), bits: 1 };
                     let empty_old = kind == 5 && len == 0;
                     if !empty_old {
@@ -199,12 +199,12 @@ fn impossible_mappings_never_reach_the_tree() {
         });
         let mut calls = 0;
         while let Ok((at, len, kind, result)) = all_done.recv_timeout(Duration::from_secs(20)) {
-            // More than there is room for, wherever it were.
+            // A length that exceeds the address space is `NoSpace`.
             let too_long = kind == 0 && len > USER_RANGE.len() && result == Err(MapError::NoSpace);
             assert!(too_long || result == Err(MapError::Invalid), "call {kind} of {at:#x}, {len:#x}: {result:?}");
             calls += 1;
         }
-        // Let go before the count is compared, so that a thread that waits can end.
+        // Release the writer before the count is compared, so that a blocked thread can end.
         drop(held);
         assert_eq!(calls, outside.len() * 8 - 1);
     });

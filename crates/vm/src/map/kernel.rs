@@ -1,30 +1,31 @@
-//! The kernel's own address space: a map of the same kind as a program's, by the same tree. It maps stacks with guards,
-//! large buffers and windows on devices.
+//! The kernel's own address space. Its map uses the same tree as a program's. It has stacks with guards, large buffers
+//! and windows on devices.
 //!
-//! # How addresses come and go
-//! A range is the lowest hole that fits, with its guard (pages that are never mapped) below it. Ranges are mapped as a
-//! whole when they are made: the kernel takes no faults on them.
+//! # Allocation and release of addresses
+//! A new range gets the lowest hole that fits, with its guard (pages that are never mapped) below it. It is mapped as a
+//! whole when it is made, because the kernel does not fault on these addresses.
 //!
-//! A range that is given up is *recycled* or *retired*. Stacks, which come and go with threads, stay mapped on a list
-//! of the CPU that gave them up. The next thread there gets one without any work on page tables. The last idle stack of
-//! a CPU is set aside for a switch to a thread without a stack, because no memory can be had during a switch
-//! ([`KernelMap::last_stack`]). That thread then restocks the list ([`KernelMap::stock`]). Everything else, and stacks
-//! beyond [`KEEP`], is retired. Its page-table entries are cleared at once, and its frames and addresses wait. A new
-//! *generation* begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses run out. All CPUs
-//! then drop their translations, once for all waiting ranges. Only then are the frames freed and may the addresses be
-//! used again.
+//! A released range is *recycled* or *retired*. A released stack is recycled: it stays mapped, on a list of the CPU
+//! that released it. The next thread on that CPU gets it without any work on page tables. The last idle stack of a CPU
+//! is set aside for a switch to a thread without a stack ([`KernelMap::last_stack`]). The reason is that no memory can
+//! be allocated during a switch. That thread then restocks the list ([`KernelMap::stock`]). Other ranges, and stacks
+//! beyond [`KEEP`], are retired. Their PTEs are cleared at once, but their frames and addresses wait for a flush. A new
+//! *generation* begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses are exhausted. Then
+//! all CPUs drop the translations of all waiting ranges in one flush. Only after that are the frames freed, and may the
+//! addresses be used again.
 //!
-//! Each cell says what keeps two operations apart when two CPUs execute them at once:
+//! Each line of this list names the lock or the rule that orders two operations on two CPUs:
 //!
 //! - **make**
-//!   - make: the tree's lock
-//!   - give up: the CPU's list; a retired range is still in the tree
+//!   - make: the lock of the tree
+//!   - release: the lock of the CPU's list; a retired range is still in the tree
 //!   - new generation: a retired range stays in the tree until after the flush, so no other CPU uses its addresses
-//! - **give up**
-//!   - give up: the list of waiting ranges
-//!   - new generation: it waits for this flush or the next: the waiting ranges are taken before the flush begins
+//! - **release**
+//!   - release: the lock of the list of waiting ranges
+//!   - new generation: it takes the waiting ranges off the list before its flush begins. So a released range waits for
+//!     this flush or for the next one
 //! - **new generation**
-//!   - new generation: each takes the ranges that wait then
+//!   - new generation: each takes all ranges that wait at that moment
 //!
 //! Model: `a_kernel_address_is_reused_after_all_cpus_flushed_it`, mutant
 //! [`Mutant::ReuseBeforeFlush`](crate::mutant::Mutant).
@@ -46,42 +47,42 @@ use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{PerCpu, Rank, SpinLock, preempt_off};
 
-/// Idle stacks that a CPU keeps mapped.
+/// Number of idle stacks that a CPU keeps mapped.
 #[cfg(not(any(loom, shuttle)))]
 pub const KEEP: usize = 64;
-/// 0, so that the checkers see addresses used again.
+/// 0, so that addresses are reused in the models.
 #[cfg(any(loom, shuttle))]
 pub const KEEP: usize = 0;
-/// Idle stacks above [`KEEP`] that a call of [`KernelMap::stock`] gives back at most. A switch adds one at most.
+/// The most idle stacks above [`KEEP`] that one call of [`KernelMap::stock`] retires. A switch adds at most one.
 pub const SURPLUS: usize = 16;
-/// Idle stacks of a CPU that are set aside for a switch.
+/// Number of idle stacks of a CPU that are set aside for a switch.
 #[cfg(not(any(loom, shuttle)))]
 const LAST: u64 = 1;
-/// 0, as [`KEEP`].
+/// 0, for the reason at [`KEEP`].
 #[cfg(any(loom, shuttle))]
 const LAST: u64 = 0;
-/// Retired ranges that make a generation.
+/// Number of waiting ranges at which a new generation begins.
 #[cfg(not(any(test, loom, shuttle)))]
 pub const BATCH: u64 = 64;
-/// Few, so that generations come often.
+/// A small number, so that new generations begin often.
 #[cfg(any(test, loom, shuttle))]
 pub const BATCH: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
-/// Retired pages that make a generation: 8 MiB.
+/// Number of waiting pages at which a new generation begins: 8 MiB.
 pub const PAGES: u64 = 2048;
 
 /// The purpose of a range of kernel addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// A thread's stack, of [`KernelMap::stack_bytes`] bytes, an unmapped page below.
+    /// A thread's stack of [`KernelMap::stack_bytes`] bytes, with an unmapped page below.
     Stack,
-    /// Memory that need not be contiguous.
+    /// Memory that need not be contiguous in RAM.
     Buffer,
-    /// A window on physical addresses that are a device's.
+    /// A window on a device's physical addresses.
     Device,
 }
 
 impl Purpose {
-    /// The events that count its pages, made and gone.
+    /// The events that count mapped and released pages of this purpose.
     fn pages(self) -> (Event, Event) {
         match self {
             Purpose::Stack => (Event::StackPage, Event::StackPageGone),
@@ -90,19 +91,21 @@ impl Purpose {
     }
 }
 
-/// A range in the tree. On a line of its own, because each CPU lists its own stacks, though they lie side by side in a
-/// slab.
+/// A range in the tree. It has a cache line of its own, because regions on the lists of different CPUs lie side by side
+/// in a slab.
 #[repr(align(64))]
 pub struct Region {
     /// The mapped addresses; the guard lies below them.
     range: VirtRange,
     guard: u64,
     purpose: Purpose,
-    /// Whether it is mapped to its end. If its making failed half-way, it is not, and it is never recycled.
+    /// Whether the range is mapped to its end. It is mapped only in part if an allocation failed while it was made. A
+    /// range that is mapped in part is never recycled.
     whole: Cell<bool>,
-    /// The next region on the list that it is on: guarded by that list's lock.
+    /// The next region on the same list. Guarded by that list's lock.
     link: Cell<*mut Region>,
-    /// Frames that wait for a generation, linked. Guarded as `link`.
+    /// The linked frames of a retired region, which wait for a new generation. Guarded by the lock of the list, like
+    /// `link`.
     frames: Cell<Option<Pfn>>,
 }
 
@@ -120,7 +123,8 @@ impl RegionList {
     const EMPTY: RegionList = RegionList { first: ptr::null_mut(), len: 0, pages: 0 };
 
     fn push(&mut self, region: NonNull<Region>) {
-        // SAFETY: the caller has the region, which is on no list, and a region is freed only by `settle`, off a list.
+        // SAFETY: the caller owns the region, which is on no list. Only `settle` frees a region, after it took the
+        // region off a list.
         let r = unsafe { region.as_ref() };
         r.link.set(self.first);
         self.first = region.as_ptr();
@@ -128,7 +132,7 @@ impl RegionList {
         self.pages += r.range.len() / PAGE_SIZE;
     }
 
-    /// Takes a region off a list of more than `keep`.
+    /// Removes a region from the list, if the list has more than `keep` regions.
     fn pop_above(&mut self, keep: u64) -> Option<NonNull<Region>> {
         if self.len > keep { self.pop() } else { None }
     }
@@ -151,22 +155,23 @@ pub struct KernelMap<M: KernelPages> {
     stack_bytes: u64,
     regions: Tree<Region, Nodes<M>, FAN_OUT>,
     writer: SpinLock<Owner>,
-    /// Each CPU's idle stacks, mapped.
+    /// Each CPU's idle stacks, which are mapped.
     idle: PerCpu<SpinLock<RegionList>>,
-    /// Retired ranges that wait for a generation: unmapped, still in the tree.
+    /// Retired ranges that wait for a new generation (one flush on all CPUs for many ranges). They are unmapped, and
+    /// still in the tree.
     waiting: SpinLock<RegionList>,
     generation: AtomicU64,
 }
 
-// SAFETY: regions are reached under the tree's lock or a list's lock; a region in use changes only by its holder, and
-// its range is fixed.
+// SAFETY: regions are reached under the tree's lock or a list's lock. Only the holder of a region in use changes the
+// region, and its range is fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
-// SAFETY: a shared map takes the tree's lock or a list's lock before it looks at a region that a list has.
+// SAFETY: a shared map acquires the tree's lock or a list's lock before it reads a region of a list.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 
 impl<M: KernelPages> KernelMap<M> {
-    /// An empty map of the addresses `range`, whose stacks have `stack_bytes` bytes, a multiple of the page size. It is
-    /// never taken apart.
+    /// An empty map of the addresses `range`. Its stacks have `stack_bytes` bytes, a multiple of the page size. The map
+    /// is never destroyed.
     ///
     /// # Safety
     /// `range` lies in the kernel's part of every space's page tables, and nothing else is mapped there, by this map or
@@ -175,9 +180,9 @@ impl<M: KernelPages> KernelMap<M> {
         let cpus = vm.machine().cpus();
         let layout =
             Layout::from_size_align(PerCpu::<SpinLock<RegionList>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
-        // SAFETY: the heap is the one of `vm`, which `Heap::alloc` asks for.
+        // SAFETY: the heap belongs to `vm`, as `Heap::alloc` requires.
         let memory = unsafe { vm.heap().alloc(vm, layout)? };
-        // SAFETY: fresh, large enough, aligned, and never freed.
+        // SAFETY: the memory is new, large enough, aligned, and never freed.
         let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, RegionList::EMPTY)) };
         let (regions, owner) = Tree::new(Nodes(vm));
         Ok(KernelMap {
@@ -200,20 +205,20 @@ impl<M: KernelPages> KernelMap<M> {
     pub fn range(&self) -> VirtRange {
         self.range
     }
-    /// How often every CPU has dropped the translations of retired ranges.
+    /// Number of generations so far: of flushes of retired ranges on all CPUs.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
-    /// Ranges in use, idle or waiting.
+    /// Number of ranges that are in use, idle or waiting.
     pub fn len(&self) -> usize {
         self.regions.len()
     }
-    /// Whether there is none.
+    /// Whether the map has no range.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A stack with an unmapped page below; it has the contents of its last use. Leaves the CPU's last idle one.
+    /// A stack with an unmapped page below. It has the content of its last use. The CPU's last idle stack is not taken.
     pub fn stack(&'static self) -> Result<KernelRange<M>, MapError> {
         let idle = {
             let cpu = preempt_off();
@@ -225,8 +230,9 @@ impl<M: KernelPages> KernelMap<M> {
         }
     }
 
-    /// An idle stack of this CPU, the last one too. `None` only if the CPU was not [stocked](Self::stock) since it took
-    /// its last one. For the switch to a thread without a stack: no memory is asked for, and interrupts may be masked.
+    /// An idle stack of this CPU, even the last one. `None` only if [`stock`](Self::stock) was not called on this CPU
+    /// since its last idle stack was taken. For the switch to a thread without a stack: this allocates nothing, and
+    /// interrupts may be masked.
     ///
     /// # Requires
     /// The caller stays on this CPU.
@@ -236,11 +242,11 @@ impl<M: KernelPages> KernelMap<M> {
         Some(KernelRange { map: self, region })
     }
 
-    /// Makes sure that this CPU has an idle stack for the next [`last_stack`](Self::last_stack), and gives back up to
-    /// [`SURPLUS`] idle stacks above [`KEEP`]. Does not sleep. Interrupts are on.
+    /// Makes sure that this CPU has an idle stack for the next [`last_stack`](Self::last_stack), and retires up to
+    /// [`SURPLUS`] idle stacks above [`KEEP`]. Does not sleep. The caller has interrupts enabled.
     ///
     /// # Errors
-    /// The CPU has none, and there is no memory for one.
+    /// The CPU has no idle stack, and no memory is free for one.
     pub fn stock(&'static self) -> Result<(), MapError> {
         let cpu = preempt_off();
         let idle = self.idle.mine(&cpu);
@@ -259,13 +265,13 @@ impl<M: KernelPages> KernelMap<M> {
         Ok(())
     }
 
-    /// Gives a stack to this CPU's idle ones, above [`KEEP`] too: with interrupts masked nothing can be retired.
-    /// Another range is given up as usual.
+    /// Adds a stack to this CPU's idle stacks, even above [`KEEP`], because nothing can be retired while interrupts are
+    /// masked. A range that is no stack of this map is released as usual.
     ///
     /// # Requires
     /// The caller stays on this CPU, and runs on another stack.
     pub fn put_by(&self, stack: KernelRange<M>) {
-        // SAFETY: the region is the caller's, and it is freed only after it was given up.
+        // SAFETY: the caller owns the region, and it is freed only after its release.
         let r = unsafe { stack.region.as_ref() };
         if r.purpose != Purpose::Stack || !r.whole.get() || !ptr::eq(stack.map, self) {
             return;
@@ -275,48 +281,48 @@ impl<M: KernelPages> KernelMap<M> {
         core::mem::forget(stack);
     }
 
-    /// Memory of `bytes` bytes (rounded up to pages), not contiguous in RAM, contents arbitrary, an unmapped page
-    /// below.
+    /// A buffer of `bytes` bytes (rounded up to pages), with an unmapped page below. It is not contiguous in RAM, and
+    /// its content is arbitrary.
     pub fn buffer(&'static self, bytes: u64) -> Result<KernelRange<M>, MapError> {
         let bytes = bytes.checked_next_multiple_of(PAGE_SIZE).filter(|b| *b != 0).ok_or(MapError::Invalid)?;
         self.mapped(bytes, PAGE_SIZE, Purpose::Buffer)
     }
 
-    /// A window on the physical addresses of `frames`, which are a device's.
+    /// A window on `frames`, the physical addresses of a device.
     ///
     /// # Safety
-    /// The frames are used for nothing else meanwhile, nor mapped elsewhere with another memory type.
+    /// No other code uses the frames while the returned range exists, and they are not mapped elsewhere with another
+    /// memory type.
     pub unsafe fn device(&'static self, frames: PhysRange, memory: MemoryType) -> Result<KernelRange<M>, MapError> {
         let pages = frames.end.0.checked_sub(frames.start.0).filter(|n| *n != 0).ok_or(MapError::Invalid)?;
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
         let window = self.reserve(bytes, 0, Purpose::Device)?;
         for (n, va) in window.pages().enumerate() {
-            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frames are the caller's by
-            // `device`'s contract.
+            // SAFETY: nothing is mapped at the new region's addresses yet, and the caller owns the frames by `device`'s
+            // contract.
             unsafe { self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)? };
         }
         Ok(window)
     }
 
-    /// A range with memory of its own.
+    /// A new range, with newly allocated frames mapped in it.
     fn mapped(&'static self, bytes: u64, guard: u64, purpose: Purpose) -> Result<KernelRange<M>, MapError> {
         let made = self.reserve(bytes, guard, purpose)?;
         for va in made.pages() {
             let frame = self.frame()?;
             let pfn = frame.pfn();
-            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frame was allocated for
-            // them.
+            // SAFETY: nothing is mapped at the new region's addresses yet, and the frame was allocated for them.
             let map = || unsafe { self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) };
             if let Err(e) = self.or_reclaim(map) {
                 self.vm.return_frame(frame);
-                // The pages mapped so far were never used, but a CPU may have cached them: the range is retired like
-                // any other.
+                // The pages mapped so far were never used, but a CPU may have cached their translations. So the range
+                // is retired like any other.
                 return Err(e.into());
             }
             let _mapped = frame.into_pfn();
             self.vm.stats().count(purpose.pages().0);
         }
-        // SAFETY: `made` is a region of this call's that no list has, and it is freed only after it was given up.
+        // SAFETY: `made` is a region of this call that is on no list, and it is freed only after its release.
         unsafe { made.region.as_ref() }.whole.set(true);
         Ok(made)
     }
@@ -325,19 +331,19 @@ impl<M: KernelPages> KernelMap<M> {
         self.or_reclaim(|| self.vm.alloc_frame(Fill::Any, For::Kernel))
     }
 
-    /// Retired frames and idle stacks are memory too: tries once more if there were any.
+    /// Calls `f`. If it fails, frees retired frames and idle stacks, and calls `f` once more if this freed anything.
     fn or_reclaim<T>(&self, mut f: impl FnMut() -> Result<T, OutOfMemory>) -> Result<T, OutOfMemory> {
         f().or_else(|e| if self.reclaim() { f() } else { Err(e) })
     }
 
-    /// Unmapped addresses for `bytes` bytes above `guard` bytes, in the tree from now on.
+    /// Reserves unmapped addresses: `bytes` bytes above `guard` bytes. Adds them to the tree.
     fn reserve(&'static self, bytes: u64, guard: u64, purpose: Purpose) -> Result<KernelRange<M>, MapError> {
         let len = bytes.checked_add(guard).ok_or(MapError::Invalid)?;
         loop {
             if let Some(region) = self.or_reclaim(|| self.find(len, guard, purpose))? {
                 return Ok(KernelRange { map: self, region });
             }
-            // Addresses may wait for a generation, or be idle stacks'.
+            // Addresses may wait for a new generation, or belong to idle stacks.
             if !self.reclaim() {
                 return Err(MapError::NoSpace);
             }
@@ -379,10 +385,9 @@ impl<M: KernelPages> KernelMap<M> {
         Ok(Some(region))
     }
 
-    /// Takes a region back from its holder.
+    /// Releases a region: recycles or retires it.
     fn give_up(&self, region: NonNull<Region>) {
-        // SAFETY: its holder gives the region up by this call, and a region is freed only by `settle`, after it was
-        // retired.
+        // SAFETY: the holder releases the region by this call, and only `settle` frees a region, after it was retired.
         let r = unsafe { region.as_ref() };
         if r.purpose == Purpose::Stack && r.whole.get() {
             let cpu = preempt_off();
@@ -395,13 +400,13 @@ impl<M: KernelPages> KernelMap<M> {
         let _came = self.retire(region);
     }
 
-    /// Takes a region's leaves away. Its frames and addresses wait for a generation, which begins here if enough waits.
-    /// Returns whether anything came back by that.
+    /// Clears a region's leaves. Its frames and addresses wait for a new generation, which this call begins if enough
+    /// ranges or pages wait. Returns whether the new generation freed any frame or address.
     fn retire(&self, region: NonNull<Region>) -> bool {
-        // SAFETY: the region was given up by its holder or popped from an idle list, so this call alone has it.
+        // SAFETY: the holder released the region, or it was popped from an idle list, so this call alone has it.
         let r = unsafe { region.as_ref() };
         for va in (r.range.start..r.range.end).step_by(PAGE_SIZE as usize) {
-            // SAFETY: the region is given up, and its holder reaches nothing of it.
+            // SAFETY: the region was released, and no code uses its addresses any more.
             if let Some(pfn) = unsafe { self.vm.machine().unmap_kernel(va) }
                 && r.purpose != Purpose::Device
             {
@@ -417,8 +422,8 @@ impl<M: KernelPages> KernelMap<M> {
         due && self.settle()
     }
 
-    /// A new generation: every CPU drops the waiting ranges' translations, then their frames are freed and their
-    /// addresses may be used again. Returns whether anything came back.
+    /// Begins a new generation. All CPUs drop the translations of the waiting ranges. Then the frames are freed, and
+    /// the addresses may be used again. Returns whether any frame or address was freed.
     pub fn settle(&self) -> bool {
         let mut batch = core::mem::replace(&mut *self.waiting.lock(), RegionList::EMPTY);
         if batch.len == 0 {
@@ -427,12 +432,12 @@ impl<M: KernelPages> KernelMap<M> {
         let early = mutant(Mutant::ReuseBeforeFlush);
         let mut set = FlushSet::new();
         let mut at = batch.first;
-        // SAFETY: the batch was taken off `waiting` under its lock, and only the loop below frees its regions.
+        // SAFETY: the batch was removed from `waiting` under its lock, and only the loop below frees its regions.
         while let Some(r) = unsafe { at.as_ref() } {
             set.add(r.range);
             at = r.link.get();
         }
-        // Relies on C4: the one flush that is sent to all CPUs.
+        // One flush on all CPUs, before any frame is freed (relies on C4).
         if !early {
             self.vm.machine().flush_kernel(&set);
             self.generation.fetch_add(1, Ordering::Relaxed);
@@ -443,7 +448,7 @@ impl<M: KernelPages> KernelMap<M> {
             let r = unsafe { region.as_ref() };
             while let Some(pfn) = r.frames.get() {
                 r.frames.set(self.vm.page(pfn).next());
-                // SAFETY: unmapped everywhere and flushed; the region's own frame.
+                // SAFETY: the frame belonged to the region, is unmapped everywhere, and was flushed.
                 self.vm.return_frame(unsafe { Frame::from_pfn(pfn) });
                 self.vm.stats().count(r.purpose.pages().1);
                 any = true;
@@ -454,13 +459,13 @@ impl<M: KernelPages> KernelMap<M> {
                 Ok(change) => {
                     self.regions.commit(&mut owner, change);
                     drop(owner);
-                    // SAFETY: in no tree and on no list; the tree is read under its lock only.
+                    // SAFETY: the region is in no tree and on no list, and the tree is read under its lock only.
                     unsafe { self.vm.map_memory().regions.free(self.vm, region) };
                     any = true;
                 }
                 Err(OutOfMemory) => {
                     drop(owner);
-                    // The tree has no memory to shrink by: the addresses wait for the next time.
+                    // The tree has no memory for the removal, so the addresses wait for the next generation.
                     self.waiting.lock().push(region);
                 }
             }
@@ -471,13 +476,14 @@ impl<M: KernelPages> KernelMap<M> {
         any
     }
 
-    /// Gives idle stacks back when memory is short, but each CPU's last one. Returns whether anything came back.
+    /// Frees idle stacks and waiting ranges when memory is short. Each CPU keeps its last idle stack. Returns whether
+    /// anything was freed.
     pub fn reclaim(&self) -> bool {
         self.give_back(LAST)
     }
 
-    /// As [`reclaim`](Self::reclaim), with each CPU's last idle stack: for a machine that switches to no thread without
-    /// a stack any more.
+    /// Frees idle stacks and waiting ranges like [`reclaim`](Self::reclaim), but also each CPU's last idle stack. The
+    /// caller is a machine that no longer switches to threads without a stack.
     pub fn reclaim_all(&self) -> bool {
         self.give_back(0)
     }
@@ -499,13 +505,13 @@ impl<M: KernelPages> KernelMap<M> {
         // SAFETY: the tree's lock is held for as long as the cursor is used, so no writer retires a node.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.regions.cursor(0) };
         for item in cursor {
-            // SAFETY: a region is freed only after a commit has taken it out of the tree, and the tree's lock is held.
+            // SAFETY: a region is freed only after a commit has removed it from the tree, and the tree's lock is held.
             let r = unsafe { item.value.as_ref() };
             f(r.range, r.purpose, r.guard);
         }
     }
 
-    /// The nodes of the tree that finding room for a stack visits now.
+    /// Number of tree nodes that the search for a stack's addresses visits now.
     pub fn visits_for_a_stack(&self) -> u64 {
         let owner = self.writer.lock();
         let len = self.stack_bytes + PAGE_SIZE;
@@ -519,25 +525,25 @@ impl<M: KernelPages> Reclaim for KernelMap<M> {
     }
 }
 
-/// A range of kernel addresses that the holder has; given up when dropped.
+/// A range of kernel addresses that belongs to the holder. A drop releases it.
 pub struct KernelRange<M: KernelPages> {
     map: &'static KernelMap<M>,
     region: NonNull<Region>,
 }
 
-// SAFETY: regions are in a slab that all CPUs share, and the holder alone uses this one until it is given up.
+// SAFETY: regions are in a slab that all CPUs share, and the holder alone uses this one until its release.
 unsafe impl<M: KernelPages> Send for KernelRange<M> {}
-// SAFETY: a shared range is only asked for the region's `range`, which is fixed before the holder has it.
+// SAFETY: a shared reference only reads the region's `range`, which is fixed before the holder gets it.
 unsafe impl<M: KernelPages> Sync for KernelRange<M> {}
 
 impl<M: KernelPages> KernelRange<M> {
-    /// The addresses.
+    /// The addresses of the range.
     pub fn range(&self) -> VirtRange {
-        // SAFETY: the region is freed only after it was given up, which is the holder's `drop`.
+        // SAFETY: the region is freed only after its release, which is the holder's `drop`.
         unsafe { self.region.as_ref() }.range
     }
 
-    /// Keeps it for as long as the machine runs. Returns the addresses.
+    /// Keeps the range for as long as the machine runs. Returns the addresses.
     pub fn keep(self) -> VirtRange {
         let range = self.range();
         core::mem::forget(self);

@@ -1,4 +1,5 @@
-//! All maps of a memory system, as one value: the third storey.
+//! All maps of a memory system as one value. It is the third of the nested values that make up a system, after
+//! `Physical` and `Objects`.
 
 use super::memory::MapMemory;
 use crate::check::{Broken, Level};
@@ -24,10 +25,10 @@ impl<M: Machine> Deref for Maps<M> {
 }
 
 impl<M: Machine> Maps<M> {
-    /// Writes everything but the storey below.
+    /// Initialises all fields at `place` except `objects`, which the caller has initialised.
     ///
     /// # Safety
-    /// The place is fresh memory that no reader knows, and the storey below is written.
+    /// `place` is new memory that no other thread can reach, and its field `objects` is initialised.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>) {
         write_storey!(place => Maps { map_memory: MapMemory::new(boot); objects });
@@ -38,13 +39,14 @@ impl<M: Machine> Maps<M> {
         &self.map_memory
     }
 
-    /// Called when a map's lock is given up after a change: checks what belongs to no address space, if that is due.
+    /// Called when a map's lock is released after a change. If a check is due, checks the structures that belong to no
+    /// address space.
     #[cold]
     pub(crate) fn check_at_release(&self) {
         let done = match self.check_level() {
             Level::Never => return,
             Level::AtRelease => {
-                // Shared between CPUs: at this check level no benchmark runs.
+                // All CPUs share this counter, which is acceptable because no benchmark runs at this check level.
                 let updates = self.check_updates.fetch_add(1, Ordering::Relaxed);
                 let cost = Queue::ALL.iter().map(|q| self.queues().len(*q)).sum::<u64>();
                 if updates < cost {
@@ -58,9 +60,9 @@ impl<M: Machine> Maps<M> {
         done.unwrap_or_else(|broken| self.broken(broken));
     }
 
-    /// Checks what belongs to no address space: queues, swap, slabs, frames. Other CPUs may be at work, unless the
-    /// caller says that the machine is `quiet`; then more can be checked. In O(pages in queues + swap slots / 64), and
-    /// if `quiet` O(frames).
+    /// Checks the structures that belong to no address space: queues, swap, slabs, frames. Other CPUs may run during
+    /// the check. If the caller says that the machine is `quiet`, no other CPU changes memory, and more is checked. The
+    /// cost is O(pages in queues + swap slots / 64), and with `quiet` O(frames).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
         self.queues().check(quiet).map_err(Broken::Queue)?;
         self.swap().check()?;
@@ -70,7 +72,7 @@ impl<M: Machine> Maps<M> {
         for cache in
             self.map_memory().caches().into_iter().chain(self.object_memory().caches()).chain(self.heap().caches())
         {
-            // SAFETY: the caches are those of this system, which they are given.
+            // SAFETY: the caches belong to this system, which is passed to them.
             unsafe { cache.check(self)? };
         }
         Ok(())

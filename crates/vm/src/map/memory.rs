@@ -1,4 +1,4 @@
-//! The memory of maps' structures.
+//! The memory for the structures of maps.
 
 use super::arena::Arena;
 use super::entry::Entry;
@@ -19,8 +19,9 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Retired;
 use quire_sync::{PerCpu, preempt_off};
 
-/// The fan-out of maps: leaves of five lines, twelve to a frame. A wider leaf costs more to copy, a narrower one a
-/// deeper tree: `./quire bench mapper_misses` counts both (of 8, 11, 14 and 15, 11 missed least).
+/// The fan-out of a map's tree. A leaf has five cache lines, and a frame has twelve leaves. A larger fan-out makes
+/// copies of leaves more expensive, a smaller one makes the tree deeper. `./quire bench mapper_misses` counts the cache
+/// misses. Of 8, 11, 14 and 15, the fan-out 11 had the fewest.
 pub const FAN_OUT: usize = 11;
 
 /// The slabs of all maps of a system.
@@ -34,9 +35,9 @@ pub struct MapMemory<M: Machine> {
     inner: Cache,
     /// All spaces.
     pub(super) all: Spaces<M>,
-    /// Private memory that programs may store into.
+    /// The commit charge: writable private memory of all spaces.
     commit_charge: CommitCharge,
-    /// How many ids each CPU has given to spaces; ids are never used again.
+    /// The number of ids that each CPU has given to spaces. Ids are never reused.
     ids: PerCpu<AtomicU64>,
 }
 
@@ -61,7 +62,8 @@ impl<M: Machine> MapMemory<M> {
         }
     }
 
-    /// Each CPU counts for itself, and their numbers alternate: making a space writes no shared line.
+    /// A new space's id. Each CPU counts for itself, and the ids of different CPUs are interleaved. So making a space
+    /// writes no shared cache line.
     pub(super) fn new_id(&self) -> u64 {
         let cpu = preempt_off();
         let given = self.ids.mine(&cpu);
@@ -70,17 +72,17 @@ impl<M: Machine> MapMemory<M> {
         n * self.ids.len() as u64 + cpu.cpu() as u64
     }
 
-    /// Bytes that a leaf and an inner node of a tree take.
+    /// The bytes that a leaf and an inner node of a tree use, with their share of the slabs' waste.
     pub(super) fn node_shares(&self) -> (u64, u64) {
         (self.leaves.share(), self.inner.share())
     }
 
-    /// Private memory that programs may store into, and its limit.
+    /// The commit charge, and its limit.
     pub fn commit_charge(&self) -> &CommitCharge {
         &self.commit_charge
     }
 
-    /// The slabs, for labels and counts.
+    /// All slabs, for tools that report their labels and counts.
     pub fn caches(&self) -> [&Cache; 7] {
         [
             self.entries.cache(),
@@ -94,7 +96,7 @@ impl<M: Machine> MapMemory<M> {
     }
 }
 
-/// Tree nodes from a system's slabs.
+/// The allocator of tree nodes: the slabs of a system.
 pub(super) struct Nodes<M: Machine>(pub &'static Maps<M>);
 
 impl<M: Machine> Clone for Nodes<M> {
@@ -113,7 +115,7 @@ impl<M: Machine> Nodes<M> {
     }
 }
 
-// SAFETY: the caches are made for the sizes and the alignment that the tree asks for.
+// SAFETY: the caches are made for the sizes and the alignment that the tree requires.
 unsafe impl<M: Machine> NodeAlloc for Nodes<M> {
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
         debug_assert!(self.cache(size).object_size() >= bytes);

@@ -1,4 +1,4 @@
-//! Map operations on the test machine: the results of each, and that a failure leaves no trace.
+//! Tests of map operations on the test machine: their results, and that a failed operation changes nothing.
 
 use super::*;
 use crate::error::{FaultError, MapError};
@@ -12,7 +12,7 @@ const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 struct System {
     space: Option<Sp>,
-    /// Dropped last.
+    /// Dropped last, because the space lives in this machine's memory.
     m: Boot,
 }
 
@@ -77,7 +77,7 @@ fn load(s: &Space<TestMachine>, n: u64) -> Result<u8, FaultError> {
     reach(s, page(n), Access::Read, |p| unsafe { p.read_volatile() })
 }
 
-/// The entries as page numbers from the base, with their rights.
+/// All entries: first page, end page (both counted from the base) and rights.
 fn entries(s: &Space<TestMachine>) -> Vec<(u64, u64, Prot)> {
     let mut all = Vec::new();
     s.entries(0, &mut |e| {
@@ -99,7 +99,7 @@ fn resident(s: &Space<TestMachine>, r: VirtRange) -> Vec<u64> {
     there
 }
 
-/// Pages that faults have filled with zeroes or copied.
+/// Number of pages that faults have zero-filled or copied.
 fn pages_made(s: &System) -> u64 {
     use crate::FaultKind;
     [FaultKind::ZeroFill, FaultKind::Copy].iter().map(|kind| s.m.vm.stats().faults_of(*kind)).sum()
@@ -117,7 +117,7 @@ fn protecting_a_whole_entry_allocates_only_that_entry() {
         assert_eq!(space.protect(crate::tests::range(3 * n, 1), Prot::READ), Err(MapError::OutOfMemory));
         m.vm.fail_allocation(2);
         if space.protect(crate::tests::range(3 * n, 1), Prot::READ).is_err() {
-            // Sometimes the failed allocation was the frame that entries are cut from.
+            // Sometimes the failed allocation was that of a frame for a slab of entries.
             frames += 1;
             assert_eq!(space.protect(crate::tests::range(3 * n, 1), Prot::READ), Ok(()));
         }
@@ -277,7 +277,7 @@ fn a_mapping_that_fills_whole_tables_takes_no_other() {
     assert_eq!((first % (TABLE * PAGE_SIZE), first > page(0)), (0, true));
     assert_eq!(any(TABLE - 1), page(1), "a range that fills no tables takes the lowest hole");
     assert_eq!(any(TABLE), first + 2 * TABLE * PAGE_SIZE);
-    // Where the one hole that is wide enough begins elsewhere.
+    // The only hole that is large enough allows no aligned range.
     let s = System::new();
     for (start, end) in [(USER.start, page(1)), (page(1 + TABLE), USER.end)] {
         s.map(&MapRequest::private(Placement::Fixed(start), end - start)).unwrap();
@@ -290,7 +290,7 @@ fn whole_table_mappings_reuse_whole_table_holes() {
     const TABLE: u64 = crate::testing::SPAN;
     let s = System::new();
     let any = |n: u64| {
-        // Neighbours that do not join.
+        // Neighbours get different rights, so that their entries are not joined.
         let prot = if n.is_multiple_of(2) { Prot::READ } else { Prot::READ | Prot::WRITE };
         s.map(&MapRequest { prot, ..MapRequest::private(Placement::Any { hint: 0 }, TABLE * PAGE_SIZE) }).unwrap()
     };
@@ -299,7 +299,7 @@ fn whole_table_mappings_reuse_whole_table_holes() {
     for n in [7, 23, 41] {
         s.unmap(VirtRange { start: at[n], end: at[n] + TABLE * PAGE_SIZE }).unwrap();
     }
-    // A hole between them in which none can begin where a table does.
+    // A hole that is large enough, but in which no aligned range fits.
     s.unmap(VirtRange { start: at[30] + PAGE_SIZE, end: at[31] + (TABLE - 1) * PAGE_SIZE }).unwrap();
     for n in [7, 23, 41] {
         assert_eq!(any(n as u64), at[n]);
@@ -325,7 +325,7 @@ fn whole_tables_stay_above_the_base_while_there_is_room() {
 fn whole_tables_leave_a_stack_the_room_below_it() {
     const TABLE: u64 = crate::testing::SPAN;
     let s = System::new();
-    // The upper end of the hole below it is its guard; the rest is one table.
+    // The hole below the stack consists of the stack's guard and of one whole table below that.
     let stack = USER.start.next_multiple_of(TABLE * PAGE_SIZE) + STACK_GUARD + 3 * TABLE * PAGE_SIZE;
     let hole = stack - STACK_GUARD - TABLE * PAGE_SIZE;
     s.map(&MapRequest::private(Placement::Fixed(USER.start), hole - USER.start)).unwrap();
@@ -397,7 +397,8 @@ fn moving_a_mapping_moves_its_content_without_touching_a_page() {
     assert_eq!(pages_made(&s), made);
     assert_eq!(load(&s, 3), Err(FaultError::NotMapped));
     s.check(true).unwrap();
-    // A mapping at the old place is new, though the front that it grows has such pages elsewhere.
+    // A new mapping at the old place extends the neighbour's entry. It reads as zeroes, although the neighbour's front
+    // (the object of its copies) also has the pages that moved away.
     map(&s, 2, 4);
     assert!((2..6).all(|n| load(&s, n) == Ok(0)));
     assert_eq!(load(&s, 100), Ok(3));
@@ -441,7 +442,8 @@ fn discarded_memory_is_zero_on_both_sides_of_a_fork() {
     map(&s, 0, 8);
     (0..8).for_each(|n| store(&s, n, 4));
     let child = s.fork().unwrap();
-    // The parent's pages lie in a layer that both show: a zero marker hides them from the child only.
+    // The parent's pages are in a layer that both chains share, so a zero marker in the child's front hides them from
+    // the child only.
     child.advise(range(2, 3), Advice::DontNeed).unwrap();
     assert_eq!((0..8).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [4, 4, 0, 0, 0, 4, 4, 4]);
     assert!((0..8).all(|n| load(&s, n) == Ok(4)));
@@ -503,13 +505,13 @@ fn a_fork_leaves_out_or_wipes_ranges_by_their_rule() {
     s.inherit(range(20, 6), Inherit::COPY).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 26, RW)]);
     assert_eq!(s.inherit(range(5, 2), Inherit::NONE), Err(MapError::NotMapped));
-    // A range that is left out keeps its setting of the content.
+    // A range that forks leave out keeps its other setting: the content that a child gets.
     s.inherit(range(20, 2), Inherit::ZERO).unwrap();
     s.inherit(range(20, 2), Inherit::NONE).unwrap();
     s.inherit(range(20, 2), again).unwrap();
     store(&s, 20, 7);
     assert_eq!(load(&s.fork().unwrap(), 20), Ok(0));
-    // Shared memory is shared, private memory never.
+    // `SHARE` is allowed for shared memory only.
     s.map(&MapRequest { shared: true, ..request(30, 4) }).unwrap();
     s.inherit(range(30, 4), Inherit::SHARE).unwrap();
     assert_eq!(s.inherit(range(30, 4), Inherit::ZERO), Err(MapError::Invalid));
@@ -550,14 +552,16 @@ fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
         assert_eq!(known(), [false; 2]);
         let child = s.fork().unwrap();
         assert_eq!(known(), [true; 2]);
-        // Loads from mapped pages take no fault; a store takes one, in its own entry.
+        // A load from a mapped page does not fault. A store faults, and clears its own entry's mark that no leaf allows
+        // stores.
         assert_eq!(load(&s, first), Ok(1));
         assert_eq!(known(), [true; 2]);
         store(&s, last, 3);
         assert_eq!(known(), [true, false]);
         let second = s.fork().unwrap();
         assert_eq!(known(), [true; 2]);
-        // With the children gone the pages are stored into where they lie, behind the fronts.
+        // After the children are dropped, stores change the pages in place, in the layers behind the fronts (the
+        // chains' first layers).
         drop((child, second));
         store(&s, first, 4);
         assert_eq!(known(), [false, true]);
@@ -565,7 +569,7 @@ fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
         store(&s, first, 5);
         assert_eq!([load(&third, first), load(&third, last)], [Ok(4), Ok(3)]);
     }
-    // A new entry has no mark for no stores.
+    // A new entry is not marked as having no writable leaf.
     drop(s.fork().unwrap());
     assert_eq!(known(), [true; 2]);
     s.protect(range(0, 4), Prot::READ).unwrap();
@@ -609,7 +613,8 @@ fn bytes_of(s: &Space<TestMachine>, va: u64, len: usize) -> Result<Vec<u8>, Faul
     Ok(to)
 }
 
-/// Fresh pages, copied ones, pages of a file, swapped-out ones, holes: reads as a load, but maps and makes nothing.
+/// A foreign read of new, copied and swapped pages, of a file's pages and of holes returns what a load would return. It
+/// enters no leaf and makes no page.
 #[test]
 fn another_spaces_bytes_are_read_as_it_would_load_them() {
     let s = System::new();
@@ -623,7 +628,7 @@ fn another_spaces_bytes_are_read_as_it_would_load_them() {
     let first = |s: &Space<TestMachine>, n| bytes_of(s, page(n), 1).unwrap()[0];
     assert_eq!((0..6).map(|n| first(&child, n)).collect::<Vec<_>>(), [10, 77, 12, 13, 14, 0]);
     assert_eq!((0..6).map(|n| first(&s, n)).collect::<Vec<_>>(), [10, 11, 12, 13, 14, 0]);
-    // Over the pages' borders, to the last byte that is mapped and no further.
+    // Reads across page borders succeed, and end at the last mapped byte.
     assert_eq!(bytes_of(&s, page(1) - 1, 3).unwrap(), [0, 11, 0]);
     assert_eq!(bytes_of(&s, page(5), 3 * PAGE_SIZE as usize).unwrap().len(), PAGE_SIZE as usize);
     assert_eq!((child.stats().resident_pages, pages_made(&s)), (leaves, made));
@@ -655,7 +660,7 @@ fn residency_is_reported_page_by_page() {
     assert_eq!(s.sync(range(0, 7)), Err(MapError::NotMapped));
 }
 
-/// Each operation with its n-th allocation failing: the map and its content are as before, or as after.
+/// The n-th allocation of each operation fails. The map and its content must be as before the operation or as after it.
 #[test]
 fn a_failed_allocation_anywhere_changes_nothing() {
     type Op = fn(&Sp) -> Result<(), MapError>;
@@ -676,7 +681,7 @@ fn a_failed_allocation_anywhere_changes_nothing() {
             map(&s, 0, 7);
             s.map(&MapRequest { prot: Prot::all(), ..request(7, 7) }).unwrap();
             (0..14).for_each(|n| store(&s, n, n as u8 + 1));
-            // Many entries, so that the tree has several levels.
+            // There are many entries, so that the tree has several levels.
             (0..60).for_each(|n| map(&s, 300 + 2 * n, 1));
             let before = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
             s.m.vm.epoch().drain();
@@ -688,7 +693,8 @@ fn a_failed_allocation_anywhere_changes_nothing() {
                 assert_eq!(done, Err(MapError::OutOfMemory), "{name}, allocation {n}");
                 let after = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
                 assert_eq!(before, after, "{name}, allocation {n}");
-                // A mark that a failed fork leaves must not let the next child see a store after its own fork.
+                // A failed fork may leave marks that an entry has no writable leaf. Such marks must not make the next
+                // fork skip the write-protection, or its child would see a later store of the parent.
                 store(&s, 1, 98);
                 let child = s.fork().unwrap();
                 store(&s, 1, 99);
@@ -703,7 +709,7 @@ fn a_failed_allocation_anywhere_changes_nothing() {
     }
 }
 
-/// One thread replaces a mapping again and again; another never finds nothing there, and never waits for ever.
+/// One thread replaces a mapping repeatedly. Another thread always finds a mapping at that address, and makes progress.
 #[test]
 fn replacing_a_mapping_never_shows_nothing_in_between() {
     let s = System::new();
@@ -758,7 +764,7 @@ fn a_page_is_shown_where_it_is() {
     assert_eq!((s.next_leaf(range(0, 4)), s.next_leaf(range(2, 2))), (Some(page(1)), None));
     let shown = s.page_at(page(1) + 5).unwrap();
     assert!(shown.mapped && shown.alone && shown.dirty && !shown.shared && matches!(shown.place, PagePlace::Frame(_)));
-    // The child has no leaf yet, and neither space has the page alone.
+    // After a fork the child has no leaf yet, and the page belongs to neither space alone.
     let child = s.fork().unwrap();
     let (mine, theirs) = (s.page_at(page(1)).unwrap(), child.page_at(page(1)).unwrap());
     assert!(!mine.alone && !theirs.alone && !theirs.mapped && mine.place == theirs.place);
@@ -791,7 +797,7 @@ fn a_store_from_outside_reaches_one_space_only() {
     let mut bytes = [0; 10];
     assert_eq!((s.read(page(0) + 4090, &mut bytes), bytes), (Ok(10), [7; 10]));
     assert_eq!((child.read(page(0) + 4090, &mut bytes), &bytes), (Ok(10), b"0123456789"));
-    // It ends where no store is allowed, and where nothing is mapped.
+    // A foreign store ends at a page that allows no store, and at an unmapped page.
     assert_eq!(s.store(page(2) - 8, &[1; 16]), Ok(8));
     assert_eq!(s.store(page(2), &[1]), Err(FaultError::Protection));
     assert_eq!(s.store(page(3), &[1]), Err(FaultError::NotMapped));
@@ -799,7 +805,7 @@ fn a_store_from_outside_reaches_one_space_only() {
     drop(child);
 }
 
-/// The bytes that all spaces should be charged for.
+/// The expected commit charge of all spaces, in bytes.
 fn committed(spaces: &[&Sp]) -> u64 {
     spaces.iter().map(|s| s.stats().covered).map(|c| c.data() + c.stack()).sum()
 }
@@ -847,13 +853,13 @@ fn the_commit_limit_refuses_memory_above_it_and_nothing_else() {
     assert_eq!(commit_charge.bytes(), 8 * PAGE_SIZE);
     wanted(10, 2).unwrap();
     assert_eq!(wanted(20, 1), Err(MapError::NoSpace));
-    // The new mapping replaces as much as it takes.
+    // The new mapping replaces the same number of charged bytes.
     s.map(&MapRequest { at: Placement::Fixed(page(0)), ..request(0, 8) }).unwrap();
-    // Inaccessible memory was not charged: stores there need room, and the rest of the limit is used up.
+    // Inaccessible memory was not charged. To replace it by writable memory needs a charge, and the limit is reached.
     s.map(&MapRequest { prot: Prot::empty(), ..request(40, 4) }).unwrap();
     assert_eq!(s.map(&request(40, 4)), Err(MapError::NoSpace));
     s.unmap(range(40, 4)).unwrap();
-    // Memory without stores is none of this, until it may be stored into.
+    // Memory without the right to store is charged only when it gets that right.
     s.map(&MapRequest { prot: small, ..request(30, 4) }).unwrap();
     assert_eq!(s.protect(range(30, 4), RW), Err(MapError::NoSpace));
     assert_eq!(s.protect(range(0, 4), small), Ok(()));

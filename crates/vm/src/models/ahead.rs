@@ -1,4 +1,4 @@
-//! Models of pages that a first touch makes besides its own ([`zero_ahead`](crate::fault::zero_ahead)).
+//! Models of pages that a fault makes ahead of the touched one ([`zero_ahead`](crate::fault::zero_ahead)).
 
 use super::*;
 use crate::phys::Config;
@@ -8,7 +8,7 @@ use crate::testing::boot_with;
 const LAST: VirtRange =
     VirtRange { start: crate::testing::BASE + 3 * PAGE_SIZE, end: crate::testing::BASE + 4 * PAGE_SIZE };
 
-/// An empty space where windows are of two pages.
+/// A world with four pages of untouched private memory, where a zero-ahead window has two pages.
 fn empty() -> World {
     set_cpu(0);
     let boot = boot_with(FRAMES, 2, Config { poison: true, reserve: Some(4), zero_window: 2, ..Config::default() });
@@ -17,14 +17,15 @@ fn empty() -> World {
     w
 }
 
-/// Private memory of four pages, the first two there: a touch of the third makes the last too.
+/// Private memory of four pages, of which the first two were touched. A touch of the third page also makes the last
+/// one.
 fn in_a_row() -> World {
     let w = empty();
     (0..2).for_each(|n| store(&w.space, n, 1));
     w
 }
 
-/// Pages of objects.
+/// The number of pages of all objects.
 fn pages(w: &World) -> usize {
     let vm = w.boot.vm;
     (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
@@ -48,7 +49,7 @@ protocol! {
     FillNotAtomic: "two pages at one address";
 }
 
-/// A page is made ahead while its mapping goes.
+/// A page is made ahead while its mapping is removed.
 fn ahead_against_unmap() {
     beside(
         in_a_row(),
@@ -67,7 +68,7 @@ protocol! {
     NoStaleCheck: "an unmapped address is translated";
 }
 
-/// A page is made ahead while the whole mapping goes, and its object with it.
+/// A page is made ahead while the whole mapping is removed, and its object is destroyed.
 fn ahead_against_teardown() {
     beside(
         in_a_row(),
@@ -86,7 +87,7 @@ protocol! {
     NoStaleCheck: "an unmapped address is translated";
 }
 
-/// A page is made ahead while the space is forked, and stored into.
+/// A page is made ahead, and is stored into, while the space is forked.
 fn ahead_against_fork() {
     beside(
         in_a_row(),
@@ -112,11 +113,11 @@ protocol! {
     NoStaleCheck: "the parent's store reaches the child";
 }
 
-/// A page comes forward while one is about to be made in front of it.
+/// A page moves to a layer nearer to the front. A fault is about to make a page ahead at the same address in the front.
 fn ahead_against_move() {
     let w = empty();
-    // Three layers that are this space's alone: in the last the last page, in the one before it the first two, in the
-    // front nothing.
+    // Three layers that belong to this space alone. The last layer has the last page, the next one the first two pages,
+    // and the front has none.
     store(&w.space, 3, 7);
     let first = w.space.fork().unwrap();
     (0..2).for_each(|n| store(&w.space, n, 1));

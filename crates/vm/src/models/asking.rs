@@ -1,4 +1,4 @@
-//! Threads that wait for memory, and the pageout daemon, signal each other whose turn it is.
+//! Models of the requests and wake-ups between threads that wait for memory and the pageout daemon.
 
 use super::*;
 use crate::reclaim::memory_wait::Asking;
@@ -11,8 +11,8 @@ struct Memory {
     stopped: AtomicBool,
 }
 
-/// A thread waits for memory, and stops the daemon when it has some. A pass of the daemon frees some; then `others`
-/// happens, once.
+/// A thread waits for memory, and stops the daemon when memory is free. A pass of the daemon frees some, and then calls
+/// `others` once.
 fn wait_against_serve(others: fn(&AtomicBool)) {
     set_cpu(0);
     let memory = || Memory { asking: Asking::new(), free: AtomicBool::new(false), stopped: AtomicBool::new(false) };
@@ -48,7 +48,7 @@ protocol! {
     WantedForgotten: "deadlock";
 }
 
-/// Another thread takes the memory that the pass has freed, and gives it back without a signal.
+/// Another thread allocates the memory that the pass has freed, and frees it again without a wake-up.
 fn wait_for_memory_that_comes_and_goes() {
     wait_against_serve(|free| {
         free.swap(false, Ordering::AcqRel);

@@ -1,16 +1,16 @@
-//! Busy pages: a thread waits for a page, or finds a page that has changed its identity: models of C1.
+//! Models of C1, busy pages: a thread waits for a busy page, or finds a page that has changed its identity.
 
 use super::*;
 use crate::phys::frames::{Fill, For};
 use crate::phys::page::Page;
 use crate::sleep::MaySleep;
 
-/// The page that the file has, and its generation.
+/// The file's first page.
 fn first_page(w: &World) -> &'static Page {
     w.boot.vm.page(w.frame().expect("it is there"))
 }
 
-/// A CPU has a page busy for a while, another waits for it.
+/// A CPU waits for a page until another CPU unbusies it.
 fn wait_against_unbusy() {
     let w = World::new();
     let page = first_page(&w);
@@ -32,7 +32,7 @@ protocol! {
     WaitersForgotten: "deadlock";
 }
 
-/// Two take the file's page away, and one of them gives its frame to another file at once.
+/// Two CPUs remove the file's page, and one of them reuses its frame for another file at once.
 fn discard_against_another_identity() {
     beside(
         World::new(),
@@ -61,7 +61,7 @@ protocol! {
     a_page_that_has_become_anothers_is_let_be = discard_against_another_identity, Some(3);
 }
 
-/// One looks for a page that has gone, and another makes a page of its frame.
+/// A CPU tries to set a removed page busy while another CPU makes a new page of its frame.
 fn busy_against_another_identity() {
     let w = World::new();
     let gone = first_page(&w);

@@ -1,4 +1,4 @@
-//! Models of changes of chains beside other threads: the last copy of a page, copying up.
+//! Models of changes of chains beside other threads: the last copy of a page, copy-up, moves of pages, truncation.
 
 use super::*;
 use crate::map::Advice;
@@ -6,20 +6,20 @@ use crate::phys::page::{FrameKind, Page};
 use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
 
-/// Pages of objects, without the file's.
+/// The number of pages of all objects but the file.
 fn pages(w: &World) -> usize {
     let vm = w.boot.vm;
     (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count() - w.file.resident() as usize
 }
 
-/// A page that no space sees is freed, or its object is marked for the reaper.
+/// Asserts that a page that no space sees is freed, or that its object is marked for the reaper.
 fn assert_no_page_is_forgotten(w: &World, seen: usize) {
     assert!(pages(w) == seen || w.boot.vm.reapable(), "a page that no space sees is leaked");
     w.boot.vm.reap(u64::MAX, &mut MaySleep::here());
     assert_eq!(pages(w), seen, "a page that no space sees is leaked");
 }
 
-/// The last two spaces that see a page copy it at once.
+/// The last two spaces that see a page copy it at the same time.
 fn copy_against_copy() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -43,7 +43,7 @@ protocol! {
     LookBeforeFill: "a page that no space sees is leaked";
 }
 
-/// A thread that has copied a page leaves its object to the reaper while the object is torn down.
+/// A thread that has copied a page marks the object for the reaper while the object is destroyed.
 fn flag_against_teardown() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -68,21 +68,22 @@ protocol! {
     FlagTheDead: "a destroyed object is left to the reaper";
 }
 
-/// One of the last two is the watch when both copy.
+/// The last two spaces that see a page copy it at the same time. The page's watch (the backing that the page remembers
+/// as a sharer) belongs to one of them.
 #[cfg(shuttle)]
 fn copy_against_choice() {
     let w = World::private(1);
     store(&w.space, 0, 1);
     let children: Vec<_> = (0..3).map(|_| w.space.fork().unwrap()).collect();
     store(&children[0], 0, 2);
-    // It finds that others see the page, and chooses one of them.
+    // This copy finds that other spaces see the page, and makes one of them the watch.
     store(&children[1], 0, 3);
     let last = children[2].clone();
     beside(
         w,
         move |_| store(&last, 0, 4),
         |w| store(&w.space, 0, 5),
-        // Moved there, so that nothing outlives the system.
+        // Moved into the closure, so that it is dropped before the system.
         move |w, _, _| {
             assert_no_page_is_forgotten(w, 4);
             assert!(children.iter().zip([2, 3, 4]).all(|(c, value)| load(c, 0) == Some(value)));
@@ -96,7 +97,7 @@ protocol! {
     NoSecondLook: "a page that no space sees is leaked";
 }
 
-/// The other space that sees a page exits while it is copied, and the reaper is quick.
+/// A space copies a page while the only other space that sees it exits, and the reaper runs at once.
 fn copy_against_exit() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -121,10 +122,11 @@ protocol! {
     LookBeforeFill: "a page that no space sees is leaked";
 }
 
-// Copying up is modelled under shuttle alone: three spaces are too much for loom, and only orders of steps matter here.
+// Copy-up is modelled under shuttle only. Three spaces are too large for loom, and only the order of steps matters
+// here.
 
-/// A grandchild, deep enough that its next copy begins copy-up. Page 0 is the child's (3) over the first space's (1),
-/// page 1 the first space's (2).
+/// A grandchild whose chain is so deep that its next copy begins a copy-up. Page 0 is in the child's layer (content 3)
+/// and in the first space's (1). Page 1 is in the first space's layer (2).
 #[cfg(shuttle)]
 fn deep() -> (World, [SpaceRef<TestMachine>; 2]) {
     let w = World::private(2);
@@ -136,7 +138,7 @@ fn deep() -> (World, [SpaceRef<TestMachine>; 2]) {
     (w, [child, grandchild])
 }
 
-/// A page is copied up while another CPU looks at it and stores into it.
+/// A page is copied up while another CPU loads from it and stores into it.
 #[cfg(shuttle)]
 fn copy_up_against_store() {
     let (w, [child, grandchild]) = deep();
@@ -185,7 +187,7 @@ protocol! {
     NoSourceCheck: "old data comes back";
 }
 
-/// The layers are taken out while another CPU's copy from them is under way, and is given up.
+/// Layers are removed from a chain while another CPU copies a page from them, and drops the copy.
 #[cfg(shuttle)]
 fn take_out_against_copy() {
     let (w, [child, grandchild]) = deep();
@@ -193,7 +195,7 @@ fn take_out_against_copy() {
     beside(
         w,
         move |_| {
-            // Its entry goes stale now and then, so that copies are given up.
+            // Each protection marks the entry stale, so that some copies are dropped.
             theirs.protect(VirtRange { start: page(1), end: page(2) }, crate::types::Prot::READ).unwrap();
             store(&theirs, 0, 9);
         },
@@ -212,11 +214,12 @@ protocol! {
     a_copy_that_is_given_up_keeps_its_source = take_out_against_copy, Some(2);
 }
 
-/// Pages that are copied up move forward between the layers behind, because the relatives have exited.
+/// Pages are copied up while they move from one layer behind the front to another, nearer to the front. They move
+/// because the related processes have exited.
 fn copy_up_against_merge() {
     let w = World::private(4);
-    // Three layers behind an untouched front; the last one's page moves into the one in front of it, which has more.
-    // None is a copy, which would have begun copy-up.
+    // Three layers behind an empty front. The page of the last layer moves into the layer in front of it, which has
+    // more pages. None of these stores copies a page, which would have begun a copy-up.
     let layers = [&[1][..], &[0, 2], &[3]].map(|pages| {
         pages.iter().for_each(|n| store(&w.space, *n, *n as u8 + 1));
         w.space.fork().unwrap()
@@ -227,7 +230,8 @@ fn copy_up_against_merge() {
         |w| crate::fault::copy_up::copy_up(&w.space, page(0), &mut MaySleep::here()),
         merge,
         |w, (), ()| {
-            // A mapped page would be seen whatever the chain shows.
+            // The leaf is dropped first, so that the load shows the page of the chain. A load through the leaf would
+            // show the mapped page, even if the chain had lost it.
             let seen = [0, 1, 2, 3].map(|n| {
                 w.space.pmap().forget(w.boot.vm, page(n));
                 load(&w.space, n)
@@ -270,7 +274,7 @@ protocol! {
     SwapInTwoSlots: "freed twice";
 }
 
-/// Does `f` with the object of the layer behind the first address's front.
+/// Calls `f` with the object of the layer directly behind the front at the first address.
 #[cfg(shuttle)]
 fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>) -> R) {
     let pin = w.boot.vm.epoch().pin();
@@ -280,8 +284,8 @@ fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>)
     f(kept.object());
 }
 
-/// The last two spaces that see a page in swap copy it at once. The pages that they copy from are taken again
-/// meanwhile.
+/// The last two spaces that see a page in swap copy it at the same time. Pageout evicts the source pages again during
+/// the copies.
 #[cfg(shuttle)]
 fn copy_from_swap_against_copy() {
     let w = World::private(1);
@@ -311,7 +315,7 @@ protocol! {
     LookBeforeFill: "a page that no space sees is leaked";
 }
 
-/// A page that only its last chain sees moves into the front while that space is forked.
+/// A page that only one chain sees moves into the front while its space is forked.
 #[cfg(shuttle)]
 fn claim_against_fork() {
     let w = World::private(1);
@@ -337,7 +341,7 @@ protocol! {
     NoSecondAsk: "a child loses a page that moves";
 }
 
-/// A page moves to its last sharer while another chain's copy of it is under way, which is given up then.
+/// A page moves to its last sharer while another chain copies it, and then drops the copy.
 #[cfg(shuttle)]
 fn claim_against_copy() {
     let w = World::private(1);
@@ -348,9 +352,10 @@ fn claim_against_copy() {
     beside(
         w,
         move |_| {
-            // Another byte than the loads below read.
+            // The store goes to the second byte, because the loads below compare the first byte of each page.
             if let Some(at) = reach(&theirs, page(0), Access::Write) {
-                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
+                // SAFETY: `reach` returned the first byte of a frame in the machine's RAM, so the second byte is in the
+                // same frame.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -369,13 +374,13 @@ protocol! {
     BusyHides: "a page moves away from its copier";
 }
 
-/// A page moves to its last sharer while another CPU of the same space looks at it.
+/// A page moves to its last sharer while another CPU of the same space loads from it.
 fn claim_against_load() {
     let w = World::private(1);
     store(&w.space, 0, 1);
     let child = w.space.fork().unwrap();
     store(&child, 0, 2);
-    // So that the load has to look.
+    // The leaf is dropped, so that the load faults.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,
@@ -396,7 +401,7 @@ protocol! {
     EmptyBeforeFill: "a page that moves is missed";
 }
 
-/// A page is wanted by its last sharer while it is being written to swap, which ends.
+/// The last sharer of a page stores into it while a write of the page to swap ends.
 #[cfg(shuttle)]
 fn claim_against_completion() {
     let w = World::private(1);
@@ -427,7 +432,7 @@ protocol! {
     a_claim_of_a_page_that_is_written_loses_no_swap_slot = claim_against_completion, Some(2);
 }
 
-/// A private mapping of the file whose first page is copied, and a child that has a copy of its own in front of that.
+/// A private mapping of the file, whose first page was copied. A child has a copy of its own in front of that copy.
 #[cfg(shuttle)]
 fn copied() -> (World, SpaceRef<TestMachine>) {
     let w = World::showing(false);
@@ -437,14 +442,14 @@ fn copied() -> (World, SpaceRef<TestMachine>) {
     (w, child)
 }
 
-/// No copy of the truncated pages is left.
+/// Asserts that no copy of the truncated pages is left.
 #[cfg(shuttle)]
 fn assert_cut_off(w: &World) {
     assert_eq!((load(&w.space, 0), w.translations()), (None, Vec::new()), "a copy is left beyond the end");
     assert_no_page_is_forgotten(w, 0);
 }
 
-/// A file is truncated while the last sharer of a copy of its page moves that into its front.
+/// A file is truncated while the last sharer of a copy of its page moves that copy into its front.
 #[cfg(shuttle)]
 fn claim_against_truncate() {
     let (w, child) = copied();
@@ -499,7 +504,7 @@ fn stacked(stored: &[&[u64]]) -> World {
     w
 }
 
-/// The last of four pages of a file is truncated while layers merge, and the copies of the others stay.
+/// The last of four pages of a file is truncated while layers merge. The copies of the other pages must stay.
 #[cfg(shuttle)]
 fn merge_against_cut(w: World) {
     beside(
@@ -513,7 +518,7 @@ fn merge_against_cut(w: World) {
     );
 }
 
-/// Its copy moves back, to the layer that has more.
+/// The page's copy moves back, to the layer that has more pages.
 #[cfg(shuttle)]
 fn merge_back_against_truncate() {
     merge_against_cut(stacked(&[&[0, 1, 2], &[3]]));
@@ -525,7 +530,7 @@ protocol! {
     MovesCutOff: "a copy is left beyond the end";
 }
 
-/// Its copy would move back twice.
+/// If the file were not truncated, the page's copy would move back twice, from layer to layer.
 #[cfg(shuttle)]
 fn merge_twice_against_truncate() {
     merge_against_cut(stacked(&[&[0, 1], &[2], &[3]]));

@@ -1,20 +1,19 @@
-//! The frame that shows a page: a page that moves to another frame, and the frame of zeroes for a hole.
+//! Models of the frame behind a page: migration to another frame, and the frame of zeroes for a hole.
 
 use super::*;
 use crate::phys::frames::Frame;
 use crate::reclaim::migrate::{Vacated, vacate};
 use crate::sleep::MaySleep;
 
-/// Moves the file's first page out of its frame. The frame has other content at once: a later load from it does not
-/// read the page, and a later store into it is lost. Returns the frame, to be freed when no thread runs. Returns none
-/// if the page stayed, or if a thread that was just reading it frees the frame.
+/// Migrates the file's first page out of its frame, and overwrites the frame at once. So a later load from the frame
+/// does not read the page, and a later store into it is lost. Returns the frame, to be freed when no thread runs.
+/// `None` if the page stayed, or if a thread that was just reading it frees the frame.
 fn move_away(w: &World) -> Option<Frame> {
     let vm = w.boot.vm;
     let page = w.frame().map(|pfn| vm.page(pfn))?;
     let mut taken = None;
     let done = vacate(vm, page, &mut |_| false, &mut MaySleep::here(), &mut |frame| {
-        // SAFETY: `vacate` hands over a frame that no page and no leaf has any more, and the pointer is valid for a
-        // page.
+        // SAFETY: `vacate` passes a frame that no page and no leaf has any more, and the pointer is valid for a page.
         unsafe { vm.machine().frame_ptr(frame.pfn()).write_bytes(0xbb, PAGE_SIZE as usize) };
         taken = Some(frame);
     });
@@ -22,7 +21,7 @@ fn move_away(w: &World) -> Option<Frame> {
     taken
 }
 
-/// Every mapping has the page where the file has it, and only the new owner has its old frame.
+/// Asserts that every leaf maps the frame that the file has, and not the old frame.
 fn assert_moved(w: &World, old: Option<Frame>, content: &[u8]) {
     let (now, translations) = (w.frame(), w.translations());
     assert!(translations.iter().all(|t| Some(*t) == now), "a page that moved is mapped where it was");
@@ -33,7 +32,7 @@ fn assert_moved(w: &World, old: Option<Frame>, content: &[u8]) {
     }
 }
 
-/// C2, enter versus remove: a fault enters the page while it moves.
+/// C2, enter versus remove: a fault enters a leaf of the page while the page migrates.
 fn migrate_against_load() {
     beside(
         World::showing(true),
@@ -50,7 +49,7 @@ protocol! {
     NoBusyCheck: "a page that moved is mapped where it was";
 }
 
-/// A CPU that has a writable translation stores while the page moves.
+/// A CPU that has a writable translation stores while the page migrates.
 fn migrate_against_store() {
     let w = World::showing(true);
     set_cpu(1);
@@ -62,7 +61,7 @@ fn migrate_against_store() {
         |w| move_away(w),
         |w, _, old| {
             assert!(old.is_some(), "the page did not move");
-            // The store came before the page moved, or faulted.
+            // The store came before the migration, or faulted.
             let now = load(&w.space, 0);
             assert_eq!(now, Some(9), "a store is lost by moving");
             assert_moved(w, old, &[9]);
@@ -75,14 +74,14 @@ protocol! {
     CopyBeforeRemove: "a store is lost by moving";
 }
 
-/// A copy from a program stores through the frame, which it holds.
+/// A system call stores through the frame while the page migrates. The call has a hold on the page.
 fn migrate_against_write() {
     beside(
         World::showing(true),
         |w| {
             w.file
                 .write(0, 1, &mut |b| -> Result<_, ()> {
-                    // Where the source is slow to give its bytes.
+                    // The source may be slow to supply its bytes.
                     thread::yield_now();
                     b.fill(9);
                     Ok(1)
@@ -102,7 +101,7 @@ protocol! {
     MoveUnderHold: "a write is lost by moving";
 }
 
-/// The page moves while it is taken away.
+/// The page migrates while it is removed.
 fn migrate_against_discard() {
     beside(
         World::showing(true),
@@ -120,7 +119,7 @@ protocol! {
     a_page_that_moves_is_removed_all_the_same = migrate_against_discard, Some(2);
 }
 
-/// Holes: a private mapping shows the frame of zeroes for one while the file is written there.
+/// Holes: a private mapping maps the frame of zeroes for a hole while a write fills the hole.
 fn hole_against_write() {
     let w = World::showing(false);
     w.file.discard(0..1);
@@ -148,4 +147,28 @@ protocol! {
     zeroes_are_mapped_where_there_is_a_hole_only = hole_against_write, Some(2);
     NoHoleScan: "zeroes are mapped where the file has a page";
     NoHoleCheck: "zeroes are mapped where the file has a page";
+}
+
+/// Private memory: a load maps the frame of zeroes while another CPU makes the first store. Then the tables drop the
+/// store's leaf, so that only the slot shows the page.
+fn load_against_first_store() {
+    beside(
+        World::private(1),
+        |w| load(&w.space, 0),
+        |w| {
+            store(&w.space, 0, 9);
+            w.space.pmap().forget(w.boot.vm, page(0));
+        },
+        |w, seen, _| {
+            assert!(matches!(seen, Some(0 | 9)));
+            let (zero, translations) = (w.boot.vm.zero_frame(), w.translations());
+            assert!(!translations.contains(&zero), "zeroes are mapped where a store made a page");
+            assert_eq!(load(&w.space, 0), Some(9));
+        },
+    );
+}
+
+protocol! {
+    zeroes_are_mapped_in_private_memory_until_a_store = load_against_first_store, Some(2);
+    NoZeroCheck: "zeroes are mapped where a store made a page";
 }

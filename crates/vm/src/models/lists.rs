@@ -1,12 +1,13 @@
-//! Scans of an object's list of backings while backings are replaced, and while they change their shard. Orders of
-//! steps matter here: under shuttle alone.
+//! Models of scans of an object's mapping list while backings are replaced and change their shard, a part of the list
+//! with its own lock. (To close the shards moves all their backings to the first shard.) Only the order of steps
+//! matters here, so these run under shuttle only.
 #![cfg(shuttle)]
 
 use super::*;
 use crate::phys::page::FrameKind;
 use crate::types::Prot;
 
-/// Shows page `key` of the file, and `pages - 1` more, from the `n`-th address on, for loads.
+/// Maps `pages` pages of the file from page `key` on, at the `n`-th address, for loads.
 fn show(w: &World, n: u64, key: u64, pages: u64) {
     let object = Some((&w.file, key * PAGE_SIZE));
     let r = MapRequest {
@@ -18,7 +19,7 @@ fn show(w: &World, n: u64, key: u64, pages: u64) {
     w.space.map(&r).unwrap();
 }
 
-/// Asserts that the `n`-th address does not map `frame`, the former frame of page `key` of the file.
+/// Asserts that the `n`-th address does not map `frame`, from which page `key` of the file was removed.
 fn assert_not_mapped(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
     let pmap = w.space.pmap();
     let mapped = pmap.peek(page(n)).into_iter().chain(pmap.cached(page(n))).any(|l| Some(l.pfn) == frame);
@@ -31,19 +32,19 @@ fn place(w: &World, n: u64) -> usize {
     w.space.lookup(page(n), &pin).map(|e| std::ptr::from_ref(e.front()).addr()).unwrap()
 }
 
-/// Whether an unmapping of the `n`-th address would count the list and close its shards.
+/// Whether an unmapping of the `n`-th address would count the backings of the list and close its shards.
 fn closes(w: &World, n: u64) -> bool {
     let pin = w.boot.vm.epoch().pin();
     w.space.lookup(page(n), &pin).is_some_and(|e| w.file.shards().is_too_wide(e.front()))
 }
 
-/// A page is removed while a backing that shows it is replaced by a backing before the scan's place.
+/// A page is removed while a backing that shows it is replaced by another, at a place that the scan has already passed.
 fn scan_against_replacement() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // A scan visits two of these in one go. The third, behind them, is about to be joined with its neighbour: the new
-    // one begins with page 0, and so stands first.
+    // A scan visits the first two of these backings under one lock. The third is about to be joined with its neighbour.
+    // The new backing begins with page 0, so it is first in the list.
     show(&w, 2, 0, 1);
     [3, 1, 0].iter().for_each(|n| show(&w, *n, 1, 1));
     let later = VirtRange { start: page(3), end: page(4) };
@@ -67,7 +68,8 @@ protocol! {
     LinkingUnnoted: "a removed page is mapped";
 }
 
-/// A page is removed while the list has become short, and the backing that shows it goes back to the first shard.
+/// A page is removed while the list becomes short. So the shards close, and the backing that shows the page moves to
+/// the first shard.
 fn scan_against_shrinking() {
     let w = World::new();
     let frame = w.frame();
@@ -96,7 +98,8 @@ protocol! {
     ShrinkUnseen: "a removed page is mapped";
 }
 
-/// The list's shards are open, and CPUs have taken turns there, so that the next to link has a shard of its own.
+/// A world in which the list's shards are open, and CPUs have linked backings there in turns. So the next CPU that
+/// links a backing gets a shard of its own.
 fn turned() -> World {
     let w = World::new();
     w.file.shards().widen(w.boot.vm);
@@ -108,7 +111,7 @@ fn turned() -> World {
     w
 }
 
-/// As [`turned`], after that link.
+/// A world like [`turned`], after CPU 0 has linked one more backing, and so has got a shard of its own.
 fn contended() -> World {
     let w = turned();
     show(&w, 3, 0, 1);
@@ -116,7 +119,7 @@ fn contended() -> World {
     w
 }
 
-/// A page is removed while a CPU gets a shard of its own and shows the page there.
+/// A page is removed while a CPU gets a shard of its own and links a backing of the page there.
 fn scan_against_first_own_shard() {
     let w = turned();
     let frame = w.frame();
@@ -141,14 +144,14 @@ protocol! {
     OwnShardsUnscanned: "a removed page is mapped";
 }
 
-/// As [`scan_against_shrinking`], of a CPU's own shard.
+/// As [`scan_against_shrinking`], for a CPU's own shard.
 fn scan_against_shrinking_of_own_shards() {
     let w = contended();
     let frame = w.frame();
     set_cpu(1);
     show(&w, 0, 0, 1);
     assert!(w.file.shards().has_own());
-    // The next backing that leaves this shard makes its CPU count the list.
+    // The next unlinking from this shard makes its CPU count the backings of the list.
     w.space.unmap(VirtRange { start: page(2), end: page(3) }).unwrap();
     beside(
         w,
@@ -175,9 +178,9 @@ fn close_against_last_unmap() {
     let w = contended();
     set_cpu(1);
     show(&w, 0, 0, 1);
-    // As short as this the list has one shard, until a CPU opens the others again. The backing in the own shard goes
-    // last, from the first shard. An odd number of backings leaves the own shard, the one of the unmapping below
-    // included. So its CPU does not count the list.
+    // The list is so short that it has one shard until a CPU opens the others again. The last backing is unlinked from
+    // the first shard. An odd number of backings is unlinked from the own shard, including that of the unmapping below.
+    // So the CPU of that unmapping does not count the list: it would do so only at an even number.
     [1, 2, 3, 0].iter().for_each(|n| w.space.unmap(VirtRange { start: page(*n), end: page(n + 1) }).unwrap());
     w.file.shards().widen(w.boot.vm);
     show(&w, 0, 0, 1);
@@ -186,7 +189,7 @@ fn close_against_last_unmap() {
     show(&w, 0, 0, 1);
     assert!(!closes(&w, 0), "the unmapping is not to close the shards");
     set_cpu(0);
-    // In this order: a system is dropped after the values in it, also if the model fails.
+    // The order matters, because a system must be dropped after the values in it, even if the model fails.
     let World { boot, space, file } = w;
     let vm = boot.vm;
     let pages = || (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
@@ -210,7 +213,7 @@ protocol! {
     OwnShardsKeep: "an object without references stays";
 }
 
-/// Two CPUs close the shards at once; one of them opens them again after that, and links there.
+/// Two CPUs close the shards at the same time. One of them opens them again after that, and links a backing.
 fn close_against_close() {
     let w = contended();
     let frame = w.frame();
@@ -248,7 +251,8 @@ fn scan_against_reopening() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // A scan visits two of these in one go once they are in the first shard; the replaced one is behind them.
+    // Once these backings are in the first shard, a scan visits two of them under one lock. The replaced backing comes
+    // after those two in the list.
     w.file.shards().widen(w.boot.vm);
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);
@@ -279,7 +283,7 @@ protocol! {
     a_scan_meets_the_replacement_in_shards_that_open_again = scan_against_reopening, Some(2);
 }
 
-/// A backing is replaced while its shard is closed: the new one goes to the first shard.
+/// A backing is replaced while its shard is closed. The new one is linked into the first shard.
 fn scan_against_replacement_in_a_closed_shard() {
     let w = World::new();
     let frame = w.frame();

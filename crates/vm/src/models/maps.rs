@@ -1,11 +1,12 @@
-//! Changes of the map against faults in the remaining mappings: protection, clipping.
+//! Models of changes of the map beside other threads: protection, clipping, and arenas that open or are merged. An
+//! arena is a part of the map with its own lock.
 
 use super::*;
 use crate::types::Prot;
 
-/// C3: the right to store is taken away while a thread stores.
+/// C3: a protection removes the right to store while a thread stores.
 fn protect_against_store() {
-    // Without a table page: the writer locks present ones, and needs no fence for them.
+    // No table page exists yet. The writer locks existing table pages, and would need no fence for them.
     beside(
         World::private(1),
         |w| store(&w.space, 0, 2),
@@ -53,7 +54,7 @@ protocol! {
     the_rest_of_a_clipped_mapping_is_there_all_the_time = clip_against_use, Some(1);
 }
 
-/// C9: a CPU gets an arena of its own while another maps where that is.
+/// C9: a CPU gets an arena of its own while another CPU maps at an address of that arena.
 fn open_against_map() {
     beside(
         World::private(1),
@@ -74,7 +75,7 @@ protocol! {
     ArenaBeforeLock: "an arena without its address";
 }
 
-/// C9: a CPU maps into its own arena while all are joined.
+/// C9: a CPU maps into its own arena while another CPU joins the arenas: it moves all entries to the first arena.
 fn map_against_join() {
     let w = World::private(1);
     w.space.open_arena(1);

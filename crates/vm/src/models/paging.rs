@@ -1,5 +1,5 @@
-//! Paging out and in: swap slots against faults, the cleaner against stores, the end of a write against the page's
-//! removal.
+//! Models of paging: swap slots against faults, the cleaner against stores, the end of a write against the removal of
+//! its page.
 
 use super::*;
 use crate::machine::FrameBytesMut;
@@ -9,11 +9,11 @@ use crate::sleep::MaySleep;
 
 pub(super) const PROMPT: FaultPlan =
     FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
-/// A request waits until a thread polls.
+/// The plan of a store whose requests wait until a thread polls.
 pub(super) const LATE: FaultPlan = FaultPlan { window: 2, ..PROMPT };
 pub(super) const SLOTS: u64 = 4;
 
-/// The file's first page at the first address, shared, and a swap store for it.
+/// A world in which the space maps the file's first page at the first address, shared, and which has swap.
 fn with_swap(plan: FaultPlan) -> World {
     let w = World::showing(true);
     w.boot.swap(SLOTS, plan);
@@ -24,7 +24,7 @@ fn finish(w: &World) {
     w.boot.vm.finish_io(&mut MaySleep::here());
 }
 
-/// From page to swap slot and back: a fault reads the page while another CPU removes it.
+/// A page is paged out and read back by a fault while another CPU removes it.
 fn page_in_against_discard() {
     let w = with_swap(PROMPT);
     w.file.page_out(0..1);
@@ -47,7 +47,7 @@ protocol! {
     ReplaceNotAtomic: "freed twice";
 }
 
-/// Two CPUs want the same page, which is in swap.
+/// Two CPUs fault on the same page, which is in swap.
 fn page_in_against_page_in() {
     let w = with_swap(PROMPT);
     w.file.page_out(0..1);
@@ -74,8 +74,8 @@ protocol! {
     ReplaceNotAtomic: "one page was read into two frames";
 }
 
-/// A file behind a store: a call reads a missing page while another writes to it. The page is written back and evicted.
-/// Under shuttle only, because loom takes minutes.
+/// A system call reads a missing page of a file on a disk while another call writes to it. The page is written back and
+/// evicted. Under shuttle only, because loom takes minutes.
 #[cfg(shuttle)]
 fn read_against_written_and_evicted() {
     let w = World::new();
@@ -114,7 +114,7 @@ protocol! {
     a_call_reads_no_page_older_than_the_written_data = read_against_written_and_evicted, Some(2);
 }
 
-/// The cleaner: a CPU that has a writable translation stores while the page is written out and taken.
+/// A CPU that has a writable translation stores while the page is written out and evicted.
 fn clean_against_store() {
     let w = with_swap(PROMPT);
     set_cpu(1);
@@ -136,8 +136,8 @@ protocol! {
     ReadBeforeProtect: "a store is lost";
 }
 
-/// The cleaner against an unmap of a page that was stored into. The leaf's dirty bit is credited to the page in the
-/// middle of its cleaning.
+/// A dirty page is unmapped while the cleaner writes it. The leaf's dirty bit is credited to the page in the middle of
+/// the cleaning.
 fn clean_against_unmap() {
     let w = with_swap(PROMPT);
     // A second page, so that the index has a leaf, which has tags.
@@ -163,7 +163,7 @@ protocol! {
     CreditUntagged: "a dirty page has no tag";
 }
 
-/// The cleaner against a copy from a program, which stores through the frame.
+/// The cleaner writes a page while a system call stores into it through its frame.
 fn clean_against_write() {
     let w = with_swap(PROMPT);
     beside(
@@ -171,7 +171,7 @@ fn clean_against_write() {
         |w| {
             w.file
                 .write(0, 1, &mut |b| -> Result<_, ()> {
-                    // Where the source is slow to give its bytes.
+                    // The source may be slow to supply its bytes.
                     thread::yield_now();
                     b.fill(9);
                     Ok(1)
@@ -191,7 +191,8 @@ protocol! {
     NoHoldCheck: "a write is lost";
 }
 
-/// A file on a disk, whose first two pages are there; with one page the index would have no leaf, and no tags.
+/// A file on a disk whose first two pages are resident. With one page the index would have no leaf node, and so no
+/// tags.
 fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::paging::memory_store::MemoryStore) {
     let disk = crate::testing::memory_store(2, PROMPT);
     let file = ObjectRef::with_pager(w.boot.vm, disk, 2 * PAGE_SIZE).unwrap();
@@ -208,7 +209,7 @@ fn write(file: &ObjectRef<TestMachine>, at: u64, value: u8) {
     file.write(at, 1, bytes).unwrap();
 }
 
-/// One CPU pages out while another, which has written, syncs the file to the disk.
+/// One CPU pages a page out while another CPU, which has written to it, syncs the file to the disk.
 fn clean_against_write_back() {
     let w = World::new();
     let (file, disk) = on_disk(&w);
@@ -232,7 +233,8 @@ protocol! {
     UntagEarly: "the store is not on the disk";
 }
 
-/// A CPU stores through a mapping, after a call of its pager. Another CPU writes to the page and syncs it to the disk.
+/// A CPU stores through a mapping, after a call of the file's pager. Another CPU writes to the page and syncs it to the
+/// disk.
 fn hook_against_write_back() {
     let w = World::new();
     let (file, disk) = on_disk(&w);
@@ -259,7 +261,7 @@ protocol! {
     HookTagsLate: "the store is not on the disk";
 }
 
-/// The pager of a file is called for a page that is removed meanwhile; its frame becomes another file's.
+/// A fault calls the pager of a file for a page that is removed during the call. The frame is reused for another file.
 fn hook_against_another_identity() {
     let w = World::new();
     let (file, _) = on_disk(&w);
@@ -309,7 +311,8 @@ protocol! {
     TagAfterDirty: "the store is not on the disk";
 }
 
-/// A fault is about to store to a page that is removed meanwhile; its frame becomes a file's.
+/// A fault for a store has found a page that is removed before the fault marks it dirty. The frame is reused for
+/// another file.
 fn dirty_against_another_identity() {
     let w = World::private(1);
     w.boot.swap(SLOTS, PROMPT);
@@ -334,7 +337,7 @@ protocol! {
     DirtyAnyIdentity: "a dirty page has no tag";
 }
 
-/// A write is under way when the page goes.
+/// A page is removed while it is written out.
 fn completion_against_discard() {
     let w = with_swap(LATE);
     crate::reclaim::evict::write_out(&w.file, 0..1, &mut MaySleep::here());
@@ -355,7 +358,7 @@ protocol! {
     NoGoneCheck: "a swap slot is lost";
 }
 
-/// C2: a translation that allows stores, in the tables or in a TLB, is of a page that is marked dirty.
+/// C2: asserts that every writable translation, in the tables or in a TLB, maps a page that is marked dirty.
 fn assert_writable_is_dirty(w: &World) {
     let pmap = w.space.pmap();
     let mut leaves = pmap.peek(page(0)).into_iter().chain(pmap.cached(page(0)));
@@ -363,7 +366,7 @@ fn assert_writable_is_dirty(w: &World) {
     assert!(leaves.all(|l| !l.prot.contains(Prot::WRITE) || kept(l.pfn)), "a clean page is writable");
 }
 
-/// The cleaner against a fault that makes a page writable: it found the page dirty, before it was cleaned.
+/// The cleaner cleans a page while a fault makes it writable. The fault found the page dirty before it was cleaned.
 fn clean_against_fault() {
     let w = with_swap(PROMPT);
     beside(
@@ -382,7 +385,7 @@ protocol! {
     DirtyAsFound: "a clean page is writable";
 }
 
-/// Memory is given up lazily while a CPU that has a writable translation stores; a store after that is kept.
+/// `MADV_FREE` marks a page while a CPU that has a writable translation stores. A store after the mark must be kept.
 fn free_against_store() {
     let w = World::private(1);
     w.boot.swap(SLOTS, PROMPT);

@@ -1,5 +1,5 @@
-//! The end of a condemned space (`map/reap.rs`): the reaper takes its memory while its threads fault, fork, unmap, page
-//! out and leave.
+//! Models of a condemned space (`map/ops/reap.rs`): its memory is reaped while its threads fault, fork, unmap, page out
+//! and exit.
 
 use super::paging::{PROMPT, SLOTS};
 use super::*;
@@ -12,28 +12,28 @@ fn reap(space: &Space<TestMachine>) {
     space.reap();
 }
 
-/// Pages that some object has. The file of [`World::new`] has one.
+/// The number of pages of all objects. The file of [`World::new`] has one.
 fn pages(boot: &Boot) -> usize {
     let vm = boot.vm;
     vm.finish_io(&mut MaySleep::here());
     (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
 }
 
-/// Nothing of the reaped space is left, or it is free twice.
+/// Asserts that the reaped space has no page and no translation, and that no frame was freed twice.
 fn assert_reaped(w: &World) {
     assert_eq!(pages(&w.boot), 1, "a reaped space has a page");
     assert!(w.translations().is_empty(), "a reaped space has a translation");
     assert_eq!(w.boot.vm.frames().check(), Ok(()), "a frame is on two lists or on none");
 }
 
-/// A page of private memory that was stored into.
+/// A world with one page of private memory that was stored into.
 fn stored() -> World {
     let w = World::private(1);
     store(&w.space, 0, 1);
     w
 }
 
-/// A thread touches memory for the first time: there is no table page yet, which the reaper skips.
+/// A thread touches memory for the first time. No table page exists yet, so the reap skips the range.
 fn reap_against_first_touch() {
     beside(World::private(1), |w| store(&w.space, 0, 2), |w| reap(&w.space), |w, (), ()| assert_reaped(w));
 }
@@ -45,7 +45,7 @@ protocol! {
     NoFenceAfterCondemn: "a reaped space has a page";
 }
 
-/// A thread loads and stores where the page is: what it reaches is never free, nor zeroes.
+/// A thread loads from a page that is reaped. It never reaches a free frame, and never reads zeroes.
 fn reap_against_access() {
     let w = stored();
     w.space.pmap().forget(w.boot.vm, page(0));
@@ -71,7 +71,7 @@ protocol! {
     ReapsBeforeFlush: "a free frame is reached through a TLB";
 }
 
-/// A thread forks: the child has all of its memory, or there is no child.
+/// A thread forks. The child has all of the memory, or the fork fails.
 fn reap_against_fork() {
     beside(
         stored(),
@@ -81,7 +81,7 @@ fn reap_against_fork() {
             if let Some(child) = child {
                 assert_eq!(load(&child, 0), Some(1), "the child of a condemned space has other memory");
                 drop(child);
-                // The layer that both showed is the parent's alone now, and goes with it.
+                // The shared layer belongs to the parent alone now, and is destroyed with the mapping.
                 w.space.unmap(ONE).unwrap();
             }
             assert_reaped(w);
@@ -95,7 +95,8 @@ protocol! {
     ReapsShared: "the child of a condemned space has other memory";
 }
 
-/// A child of the space exits. It alone kept the reaper from the shared layers.
+/// A child of the space exits while the space is reaped. Only this child shares layers with the space. If it has
+/// exited, the reap may free them.
 fn reap_against_exit_of_child() {
     let w = stored();
     let child = w.space.fork().unwrap();
@@ -114,7 +115,7 @@ protocol! {
     memory_that_a_condemned_space_shared_goes_once = reap_against_exit_of_child, Some(2);
 }
 
-/// A thread unmaps memory that the reaper takes.
+/// A thread unmaps memory while it is reaped.
 fn reap_against_unmap() {
     beside(stored(), |w| w.space.unmap(ONE).unwrap(), |w| reap(&w.space), |w, (), ()| assert_reaped(w));
 }
@@ -123,10 +124,10 @@ protocol! {
     a_page_unmapped_while_its_space_is_reaped_is_freed_once = reap_against_unmap, Some(2);
 }
 
-/// The last thread of the space leaves it while it is reaped.
+/// The last thread of the space drops its handle while the space is reaped.
 fn reap_against_exit() {
     let w = stored();
-    // Memory that others might show stays when the space is reaped, and goes with the space.
+    // Shared memory stays when the space is reaped, and is freed with the space.
     let shared = ObjectRef::anonymous(w.boot.vm, 1).unwrap();
     let r = MapRequest { shared: true, ..MapRequest::private(Placement::Fixed(page(1)), PAGE_SIZE) };
     w.space.map(&MapRequest { object: Some((&shared, 0)), ..r }).unwrap();
@@ -145,7 +146,7 @@ fn reap_against_exit() {
     drop(space);
     t.join().unwrap();
     set_cpu(0);
-    // The file must not outlive the system, also if an assertion below fails.
+    // The file must not outlive the system, even if an assertion below fails.
     drop(file);
     assert_eq!(pages(&boot), 0, "a space that ended has a page");
     assert_eq!(boot.vm.frames().check(), Ok(()), "a frame is on two lists or on none");
@@ -156,7 +157,7 @@ protocol! {
     HandleNotAtomic: "a space that ended has a page";
 }
 
-/// Pageout writes the page to swap and takes it, or is about to.
+/// Pageout writes the page to swap and evicts it while its space is reaped.
 fn reap_against_page_out() {
     let w = stored();
     w.boot.swap(SLOTS, PROMPT);
@@ -177,7 +178,7 @@ protocol! {
     NoGoneCheck;
 }
 
-/// A thread reads the page back from swap.
+/// A thread reads the page back from swap while its space is reaped.
 fn reap_against_page_in() {
     let w = stored();
     w.boot.swap(SLOTS, PROMPT);

@@ -1,9 +1,9 @@
-//! The shards of an object's list of backings. A CPU links into a new shard of its own, while another closes all
-//! shards. Fences matter here: under loom too, unlike the rest ([`lists`](super::lists)).
+//! A model of the shards of an object's mapping list. A CPU links into a new shard of its own while another CPU closes
+//! all shards. It depends on fences, so it runs under loom too, unlike the models in [`lists`](super::lists).
 
 use super::*;
 
-/// A CPU gets a shard of its own, and maps the file there, while another closes the shards.
+/// A CPU gets a shard of its own and links a backing there, while another CPU closes the shards.
 fn own_part_against_close() {
     let w = World::new();
     w.file.shards().widen(w.boot.vm);
@@ -21,7 +21,7 @@ fn own_part_against_close() {
             w.file.discard(0..1);
             let passed_over = !w.translations().is_empty();
             if passed_over {
-                // The system cannot be taken apart then.
+                // The space and the file are leaked, because their destruction would fail too.
                 std::mem::forget((w.space.clone(), w.file.clone()));
             }
             assert!(!passed_over, "a mapping is in a shard that scans skip");

@@ -1,9 +1,9 @@
-//! Models of table pages that lose and regain their stores as a whole
+//! Models of table pages that are store-protected as a whole, and made writable again
 //! ([`Table::is_store_protected`](crate::machine::Table::is_store_protected)).
 
 use super::*;
 
-/// Private memory of a whole table page, whose first two pages are there.
+/// Private memory of a whole table page, of which the first two pages were stored into.
 fn whole() -> World {
     let w = World::private(crate::testing::SPAN);
     w.space.pmap().protect_tables();
@@ -11,7 +11,7 @@ fn whole() -> World {
     w
 }
 
-/// A fork takes the stores of a table page, which another CPU gets back.
+/// A fork store-protects a table page, and a fault on another CPU makes it writable again.
 fn protect_against_store() {
     let w = whole();
     // No other space sees the memory; the table page is store-protected.
@@ -38,7 +38,7 @@ protocol! {
     StoresUnnoted: "the parent's store reaches the child";
 }
 
-/// Both sides of a fork store while both live, and the child goes.
+/// Parent and child store after a fork, and then the child exits.
 fn restore_against_exit() {
     let w = whole();
     let child = w.space.fork().unwrap();
@@ -64,7 +64,7 @@ protocol! {
     StoresRestoredUnlooked: "the parent's store reaches the child";
 }
 
-/// A page is given up, hence clean, while stores come back by the table page.
+/// `MADV_FREE` makes a page clean while a fault ends the store protection of its table page.
 fn restore_against_give_up() {
     let w = whole();
     drop(w.space.fork().unwrap());

@@ -6,7 +6,8 @@ use crate::testing::MemoryFile;
 const EARLY: u64 = 1 << 40;
 const LATE: u64 = 1 << 41;
 
-/// A fault stores at a later time, beside an explicit time that replaces an earlier store.
+/// The file's time is set explicitly, which forgets the time of an earlier store. At the same time a fault stores at a
+/// later time, which must be kept.
 fn store_against_explicit_time() {
     let mut w = World::new();
     w.file = ObjectRef::with_pager(w.boot.vm, &MemoryFile { timed: true }, PAGE_SIZE).unwrap();

@@ -1,9 +1,10 @@
 //! Backings: one for each mmap operation and address space. They are the only reverse map.
 //!
-//! A backing states that a range of an address space shows an object from a page on, and which backing lies behind it
-//! (copy-on-write). A *chain* is a backing with all backings behind it, and belongs to one entry of one map. Clip, fork
-//! and protect make new chains of new backings. They link these into the same shards of the same objects' mapping
-//! lists, and never copy a list of pages.
+//! A backing states that a range of an address space shows an object, beginning with a given page. It also names the
+//! backing *behind* it, in which a fault searches for pages that this object lacks (copy-on-write). A *chain* is a
+//! backing with all backings behind it, and belongs to one entry of one map. Clip, fork and protect make new chains of
+//! new backings. They link each new backing into the shard of the mapping list that has the old backing, and never copy
+//! a list of pages.
 //!
 //! # Rules
 //! - A backing is linked into its object's mapping list before an entry shows it. It is unlinked only after the entry
@@ -29,7 +30,7 @@ use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, 
 use quire_sync::epoch::{Pile, Pinned, Retired};
 use quire_sync::{Shared, record};
 
-/// The value of `Backing::progress` in a front that is not being copied up.
+/// The value of `Backing::progress` in a front (the first backing of a chain) that is not being copied up.
 pub(crate) const IDLE: u64 = u64::MAX;
 
 /// A range of an address space that shows an object; see the module's comment.
@@ -37,9 +38,10 @@ pub(crate) const IDLE: u64 = u64::MAX;
 pub struct Backing<M: Machine> {
     /// Must be the first field, because the epoch's free function casts the header to the backing.
     head: Head,
-    /// Null in an untouched front. [`closed`] in a front that stays untouched for ever.
+    /// Null in an untouched front (a first backing without an object yet). [`closed`] in a front that stays untouched
+    /// for ever.
     object: AtomicPtr<Object<M>>,
-    /// The next layer, or null. Written under the map's lock.
+    /// The backing that a fault searches next, if this one lacks the page, or null. Written under the map's lock.
     behind: AtomicPtr<Backing<M>>,
     range: VirtRange,
     /// The object's page that the first page of the range shows.
@@ -49,19 +51,20 @@ pub struct Backing<M: Machine> {
     pmap: NonNull<M::Pmap>,
     /// The layer in front of this one, or null. Written under the map's lock, read under a pin.
     in_front: AtomicPtr<Backing<M>>,
-    /// In a front: how far its chain is copied up ([`crate::fault::copy_up`]), or `IDLE`.
+    /// In a front (the first backing of a chain): how far the chain is copied up ([`crate::fault::copy_up`]), or
+    /// `IDLE`.
     progress: AtomicU64,
-    /// In a front: the number of layers of its chain, the front included. 255 means 255 or more. Written under the
-    /// map's lock.
-    layers: AtomicU8,
-    /// How many runs of layers were merged into this layer, one after the other ([`crate::fault::copy_up`]). 255 means
+    /// In a front (the first backing of a chain): the number of backings in the chain, the front included. 255 means
     /// 255 or more. Written under the map's lock.
+    layers: AtomicU8,
+    /// How often a page of this layer was copied up at most ([`crate::fault::copy_up`]). 255 means 255 or more. Written
+    /// under the map's lock.
     merges: AtomicU8,
     /// The number of the backing's shard in the object's mapping list. Written before the backing is linked.
     shard: AtomicU16,
     /// The pages of the range stay resident (wired). Written under the map's lock.
     wired: AtomicBool,
-    /// The entry is shared, and stores may be allowed through it now or later. Fixed before the backing is linked.
+    /// The map entry is shared, and stores may be allowed through it now or later. Fixed before the backing is linked.
     stores: bool,
     /// Guarded by the lock of the shard.
     links: Shared<Links<Backing<M>>>,
@@ -112,7 +115,7 @@ unsafe impl<M: Machine> Interval for Backing<M> {
     }
 }
 
-/// The object pointer of a front that stays untouched for ever: an address that no object has.
+/// The object pointer of a front (a first backing) that never gets an object: an address that no object has.
 fn closed<M: Machine>() -> *mut Object<M> {
     ptr::without_provenance_mut(1)
 }
@@ -171,8 +174,8 @@ impl<M: Machine> Backing<M> {
     /// The next layer behind this one.
     #[inline(always)]
     pub(crate) fn behind(&self) -> Option<&Backing<M>> {
-        // SAFETY: a layer is retired only after this link has changed, or after this layer. So the epoch keeps it for
-        // pinned readers of this layer.
+        // SAFETY: the layer behind is retired only after this link has changed, or after this layer is retired. So the
+        // epoch keeps it for pinned readers of this layer.
         unsafe { self.behind.load(Ordering::Acquire).as_ref() }
     }
     pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
@@ -181,8 +184,8 @@ impl<M: Machine> Backing<M> {
     fn set_behind(&self, behind: *mut Backing<M>) {
         self.behind.store(behind, Ordering::Release);
     }
-    /// The layer in front of this one. Its memory outlives the pin, because a layer clears this link before it is
-    /// retired.
+    /// The backing in front of this one, which a fault searches before this one. Its memory outlives the pin, because
+    /// the link to a layer is cleared before that layer is retired.
     pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
         // SAFETY: a layer is retired only after `take_out` or `dispose_onto` has cleared this link to it. So it
         // outlives the pin.
@@ -196,7 +199,7 @@ impl<M: Machine> Backing<M> {
     fn set_in_front(&self, front: *mut Backing<M>) {
         self.in_front.store(front, Ordering::Release);
     }
-    /// The object, or `None` if the backing is untouched.
+    /// The object, or `None` if the backing has none yet (is untouched).
     #[inline(always)]
     pub fn object(&self) -> Option<&Object<M>> {
         let object = self.object.load(Ordering::Acquire);
@@ -213,7 +216,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn vm(&self) -> &'static Objects<M> {
         self.vm
     }
-    /// In a front: the number of layers of its chain, at most 255.
+    /// In a front (the first backing of a chain): the number of backings in the chain, at most 255.
     #[inline(always)]
     pub(crate) fn layers(&self) -> usize {
         self.layers.load(Ordering::Relaxed).into()
@@ -221,8 +224,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
     }
-    /// The number of copied-up runs that were merged into this layer, at most 255. It estimates how often each page of
-    /// the layer was copied.
+    /// How often a page of this layer was copied up at most (255 means 255 or more). Copy-up chooses layers by it.
     pub(crate) fn merges(&self) -> u8 {
         self.merges.load(Ordering::Relaxed)
     }
@@ -250,8 +252,8 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn stores(&self) -> bool {
         self.stores
     }
-    /// The layer's object, and the page of that object that `va` shows. `None` if the layer does not reach `va` or is
-    /// untouched.
+    /// The layer's object, and the page of that object that `va` shows. `None` if the layer does not reach `va`, or has
+    /// no object yet.
     #[inline(always)]
     pub(crate) fn layer(&self, va: u64) -> Option<(&Object<M>, u64)> {
         if !self.range().contains(va) {
@@ -267,8 +269,8 @@ impl<M: Machine> Backing<M> {
         file.and_then(|b| b.layer(va)).is_some_and(|(o, key)| !o.is_private() && key >= o.end())
     }
 
-    /// Returns the object of a private front, and makes it first if the front is untouched. `None` means that the front
-    /// is closed, so its entry is stale.
+    /// Returns the object of a private front (the first backing of a chain), and makes it first if there is none yet.
+    /// `None` means that a map change has closed the front, so its entry is stale.
     pub(crate) fn touch(&self, _pin: &Pinned<'_>) -> Result<Option<&Object<M>>, OutOfMemory> {
         let now = self.object.load(Ordering::Acquire);
         if !now.is_null() {
@@ -283,10 +285,11 @@ impl<M: Machine> Backing<M> {
         Ok(self.object())
     }
 
-    /// Closes the front: from now on a first touch cannot give it an object. Returns the object that it has, if any.
+    /// Closes the front (the first backing of a chain): if it has no object yet, a first touch can no longer give it
+    /// one. Returns the object that it has, if any.
     pub(crate) fn close(&self) -> Option<&Object<M>> {
-        // The store is left out for a touched front. So a fork does not take this cache line from threads that fault
-        // here.
+        // If the front has an object, there is nothing to store. So a fork does not take this cache line from threads
+        // that fault in the front.
         if self.object.load(Ordering::Acquire).is_null() {
             let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
         }
@@ -303,7 +306,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn corrupt_in_front(&self, front: NonNull<Backing<M>>) {
         self.set_in_front(front.as_ptr());
     }
-    /// Lets the backing show another object than the one whose list has it, for tests of the checker.
+    /// Makes the backing point to another object than the object whose mapping list it is in, for tests of the checker.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn corrupt_object(&self, other: &Object<M>) {
         self.object.store(ptr::from_ref(other).cast_mut(), Ordering::Release);
@@ -341,8 +344,8 @@ impl<M: Machine> Backing<M> {
     }
 }
 
-/// Memory for backings. A map change reserves it in its first phase, which may fail, for its second phase, which must
-/// not (relies on C3). Dropping the value frees the unused memory.
+/// Memory for backings. A map change reserves this memory in its first phase, which may fail. It uses the memory in its
+/// second phase, which must not fail (relies on C3). Dropping the value frees the unused memory.
 pub struct SpareBackings<M: Machine> {
     vm: &'static Objects<M>,
     first: *mut FreeBacking,
@@ -406,7 +409,8 @@ pub(crate) fn depth<M: Machine>(front: &Backing<M>) -> usize {
 }
 
 /// Takes a backing from `spare` and makes it a private, untouched front over `range`. `offset` is the object's page
-/// that `range` begins with. It is 0, or leaves room for downward growth. `behind` is a chain that the caller owns.
+/// that `range` begins with. It is 0, or large enough that the range can grow downward later. `behind` is a chain that
+/// the caller owns.
 pub(crate) fn private<M: Machine>(
     spare: &mut SpareBackings<M>,
     pmap: &M::Pmap,
@@ -424,7 +428,7 @@ pub(crate) fn private<M: Machine>(
     front
 }
 
-/// Stores in a front how many layers its chain has.
+/// Stores in a front (the first backing of a chain) how many backings the chain has.
 ///
 /// # Requires
 /// The map's lock is held, or no other thread can reach the chain yet.
@@ -476,12 +480,13 @@ impl<M: Machine> ObjectRef<M> {
     }
 }
 
-/// Makes a new chain over `range`. It shows, from address `to` on, the pages that `front`'s chain shows from
-/// `range.start` on. Uses at most [`depth`]`(front)` backings of `spare`, and cannot fail. The front of the old chain
-/// is closed, because its entry is already stale. The owner of the old chain disposes of it afterwards.
+/// Copies the part `range` of `front`'s chain to the addresses from `to` on. The new chain shows at `to` the page that
+/// the old chain shows at `range.start`, and so on. Uses at most [`depth`]`(front)` backings of `spare`, and cannot
+/// fail. The front of the old chain is closed, because its entry is already stale. The owner of the old chain disposes
+/// of it afterwards.
 ///
-/// `range` may reach beyond the old chain, to grow a mapping. The front and a file then grow with it. An anonymous
-/// layer behind the front does not grow, so the new pages show nothing of that layer.
+/// `range` may reach beyond the old chain, to grow a mapping. The front and a file's backing then grow with it. An
+/// anonymous layer behind the front does not grow, so the new pages show nothing of that layer.
 ///
 /// # Safety
 /// The caller holds the lock of the map that `front`'s chain belongs to, and `pmap` outlives the new chain.
@@ -497,7 +502,8 @@ pub(crate) unsafe fn replicate<M: Machine>(
     unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
 }
 
-/// As [`replicate`], but begins with the layer `from`. `grows`: `from` is a front, which grows with the range.
+/// Copies a chain like [`replicate`], but begins with the layer `from`. `grows`: `from` is the front of the chain,
+/// whose copy covers all of `range`, even where `from` does not.
 ///
 /// # Safety
 /// The caller holds the lock of the map that `from`'s chain belongs to, and `pmap` outlives the new chain.
@@ -519,14 +525,14 @@ unsafe fn copy_from<M: Machine>(
         let Some(window) = (if grows { Some(range) } else { b.range.intersect(&range) }) else { continue };
         let start = to + (window.start - range.start);
         let shown = VirtRange { start, end: start + window.bytes() };
-        // The subtraction wraps only if a caller grows a range below page 0 of its object. The offset that [`private`]
-        // chooses leaves room for that growth.
+        // `shift` is negative if the range grows downward. The sum would wrap only below page 0 of the object. This
+        // does not happen, because a front that may grow begins with a large offset ([`private`]).
         let shift = (window.start as i64 - b.range.start as i64) >> PAGE_SHIFT;
         let offset = b.offset.wrapping_add_signed(shift);
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
-        // `in_front` is set before the copy is listed, because a CPU that finds the copy in the list reads which layers
-        // hide it.
+        // `in_front` is set before the copy is linked into the mapping list. A CPU that finds the copy in the list
+        // follows `in_front` to the layers that hide its pages.
         // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
@@ -536,8 +542,8 @@ unsafe fn copy_from<M: Machine>(
         }
         match last {
             None => first = Some(new),
-            // SAFETY: `l` was taken from `spare` in the previous turn of the loop, and no code disposes of a chain that
-            // is being built.
+            // SAFETY: `l` was taken from `spare` in the previous iteration, and no code disposes of a chain that is
+            // being built.
             Some(l) => unsafe { l.as_ref() }.set_behind(new.as_ptr()),
         }
         last = Some(new);
@@ -549,9 +555,10 @@ unsafe fn copy_from<M: Machine>(
 
 /// The chains of parent and child after a fork of a private chain.
 pub struct Forked<M: Machine> {
-    /// The parent's front. It is the old front if that was empty, else a new, untouched one before the old one.
+    /// The parent's front (first backing). It is the old front if that had no page, and otherwise a new front before
+    /// the old one.
     pub parent: NonNull<Backing<M>>,
-    /// The child's front, with a chain of its own behind it.
+    /// The child's front (first backing), with its own copies of the other backings behind it.
     pub child: NonNull<Backing<M>>,
 }
 
@@ -561,10 +568,11 @@ pub(crate) fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
     depth(front) + if empty { 0 } else { 2 }
 }
 
-/// Makes the chains of parent and child from one private chain, with no work per page. Each gets an untouched front. If
-/// the parent's front is `empty`, the parent keeps it, and the child's front is stacked directly on the layers behind
-/// it. So the caller must check for emptiness only after it has marked the entry stale and write-protected its PTEs. (A
-/// fault that fills the front later finds the stale mark and gives its page up.)
+/// Makes the chains of parent and child from one private chain, with no work per page. Each gets a front (first
+/// backing) without an object. If the parent's front is `empty`, the parent keeps it, and the child's front lies
+/// directly before copies of the backings behind it. So the caller must check for emptiness only after it has marked
+/// the entry stale and write-protected its PTEs. (A fault that fills the front later finds the stale mark and gives its
+/// page up.)
 ///
 /// # Safety
 /// The caller holds the map's lock and has marked the entry stale. No PTE of the entry allows stores any more. `child`
@@ -607,7 +615,7 @@ pub(crate) unsafe fn dispose<M: Machine>(
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
 
-/// As [`dispose`], but the memory of the backings goes onto `pile`.
+/// Unlinks and frees a chain like [`dispose`], but puts the memory of the backings onto `pile`.
 ///
 /// # Safety
 /// The caller owns the chain. No entry that new readers can find shows it. It is disposed of once.

@@ -20,7 +20,7 @@ pub(crate) struct Batch {
 impl Batch {
     /// An empty batch.
     pub fn new() -> Batch {
-        // Each element is made by itself, because a constant array would be copied as a whole.
+        // Each element is made by itself, because the compiler would copy a constant array as a whole.
         Batch { pages: core::array::from_fn(|_| MaybeUninit::uninit()), len: 0 }
     }
 

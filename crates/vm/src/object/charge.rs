@@ -5,8 +5,8 @@
 //! it enters its slot, and uncharged after it has left the slot. So a quota is never below the number of pages, and is
 //! exact while no CPU is between the two steps.
 //!
-//! The quota outlives the object. A fault that lost against the end of the object may give its charge back after the
-//! pager is released.
+//! The quota outlives the object. A fault that runs during the teardown of the object may give its charge back after
+//! the pager is released.
 
 use super::Object;
 use crate::machine::Machine;

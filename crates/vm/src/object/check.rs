@@ -8,8 +8,9 @@ use crate::phys::page::FrameKind;
 use core::ops::Range;
 
 impl<M: Machine> Object<M> {
-    /// Checks the object. Other CPUs may link, unlink, fault and remove pages meanwhile. With `quiet` the caller states
-    /// that no CPU does, so more can be checked. Takes O(backings + pages) time. Returns the number of checked items.
+    /// Checks the object. Other CPUs may link, unlink, fault and remove pages during the check. With `quiet` the caller
+    /// states that no CPU does, so more can be checked. Takes O(backings + pages) time. Returns the number of checked
+    /// items.
     pub fn check(&self, quiet: bool) -> Result<u64, Broken> {
         let size = self.size();
         if self.is_private() && (size != u64::MAX || self.pager().is_some()) {

@@ -10,8 +10,8 @@
 //!
 //! - **fault**
 //!   - fault: table page's lock
-//!   - revoke: the size is read under the table page's lock, which fences; it is written before the scan: one sees the
-//!     other
+//!   - revoke: writes the size, then scans the leaves. The fault reads the size under the table page's lock, which
+//!     fences. So the fault sees the new size, or the scan finds the fault's leaf
 
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;
@@ -41,7 +41,7 @@ impl<M: Machine> Object<M> {
     /// The object's frames. `None` if the object is no device.
     #[inline(always)]
     pub(crate) fn device(&self) -> Option<Device> {
-        // The flag is tested first, because the frames are not on the cache line that each fault reads.
+        // The flag is tested first, because it is on the cache line that each fault reads, and `own` is not.
         if self.flags.load(Ordering::Relaxed) & DEVICE == 0 {
             return None;
         }

@@ -28,7 +28,7 @@
 //! | **link a node** | | | CAS on the slot | Closed: again from the root |
 //! | **prune** | | | | CAS on each slot: one wins, or neither |
 //!
-//! Each function here needs an epoch pin of the caller, because the epoch frees nodes.
+//! Each function of this module needs an epoch pin of the caller, because the epoch frees nodes.
 
 mod check;
 mod prune;
@@ -91,7 +91,8 @@ pub enum Slot {
     Page(Pfn),
     /// A page, in this swap slot.
     Swap(u64),
-    /// Zero marker: the key has no page and reads as zeroes. Pages of layers behind are hidden at this key.
+    /// Zero marker: the key has no page and reads as zeroes. It hides pages of the objects behind this one in a shadow
+    /// chain.
     ZeroMarker,
 }
 
@@ -158,12 +159,12 @@ pub struct IndexNode<N: Nodes> {
     /// The bitmap of occupied slots. The owner of a slot changes the slot's bit.
     present: AtomicU64,
     /// In a leaf: the slots whose page may be newer than the pager's copy. The CPU that makes a page dirty sets the
-    /// bit. The cleaner or the slot's owner clears it.
+    /// bit. The slot's owner clears it, or the CPU that writes the page back.
     dirty: AtomicU64,
     /// The height above the slots; 1 for a leaf. Fixed.
     height: u32,
-    /// In a leaf: the time of a store into one of its pages. The field is on this line, because a fault that makes a
-    /// page, or makes it dirty, writes the line anyway.
+    /// In a leaf: the time of a store into one of its pages. The field is on this cache line, because a fault that adds
+    /// a page, or makes a page dirty, writes the line anyway.
     stored: AtomicU64,
     slots: NodeSlots,
 }
@@ -175,8 +176,8 @@ quire_sync::assert_layout!(IndexNode<&'static crate::object::Objects<crate::test
 });
 
 /// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and the slots of
-/// these eight nodes are one cache line of their parent. So CPUs that fill different such ranges do not share a line of
-/// slots.
+/// these eight nodes are one cache line of their parent. So CPUs that fill the ranges of different page-table pages do
+/// not share a line of slots.
 #[repr(align(64))]
 struct NodeSlots([AtomicU64; SLOTS]);
 
@@ -193,8 +194,8 @@ impl<N: Nodes> IndexNode<N> {
         let node = nodes.allocate()?;
         record::wrote(node.as_ptr());
         let at = node.as_ptr();
-        // Each field is written by itself, because a whole node would be built on the stack and copied.
-        // SAFETY: fresh memory for a node, by the contract of `Nodes`; each field is written once.
+        // Each field is written by itself. An assignment of a whole node would build it on the stack and copy it.
+        // SAFETY: the memory is new and fits a node, by the contract of `Nodes`. Each field is written once.
         unsafe {
             (&raw mut (*at).retired).write(Retired::new());
             (&raw mut (*at).nodes).write(nodes);
@@ -244,8 +245,8 @@ impl<N: Nodes> IndexNode<N> {
         self.slot_at(key, self.height)
     }
 
-    /// As [`slot`](Self::slot), with the height from the word that led to this node. So the node's header is not read.
-    /// In an inner node, each linking of a child writes that header.
+    /// Returns the slot like [`slot`](Self::slot), but gets the height from the word that led to this node. So it does
+    /// not read the node's header, whose cache line another CPU may have: each linking of a child writes it.
     fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
         let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
@@ -301,17 +302,18 @@ enum SlotPlace<'a, N: Nodes> {
     Absent,
 }
 
-/// The page index of an object; see the module's comment.
+/// The page index of an object: a radix tree that readers walk without locks. The module's comment has the rules.
 pub struct Index<N: Nodes> {
     root: AtomicU64,
     _nodes: PhantomData<fn(N) -> N>,
 }
 
 impl<N: Nodes> Index<N> {
-    /// An empty index of no object, for tests and measurements.
+    /// An empty index that belongs to no object, for tests and measurements.
     ///
     /// # Safety
-    /// Each pin that is passed to its functions is of the domain to which its nodes are retired.
+    /// `N` retires the index's nodes to one epoch domain. Each caller of the index's functions passes a pin of this
+    /// domain.
     pub unsafe fn detached() -> Self {
         Index::new()
     }
@@ -327,8 +329,8 @@ impl<N: Nodes> Index<N> {
         self.get_timed(key, pin).0
     }
 
-    /// As [`get`](Self::get), with the leaf's time of the last noted store. The time is `None` if the root word is the
-    /// slot, or no leaf covers the key.
+    /// Returns the slot like [`get`](Self::get), and the leaf's time of the last noted store. The time is `None` if the
+    /// root word is the slot, or no leaf covers the key.
     #[inline(always)]
     pub(crate) fn get_timed<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> (Slot, Option<&'a AtomicU64>) {
         let mut word = self.root.load(Ordering::Acquire);
@@ -349,7 +351,8 @@ impl<N: Nodes> Index<N> {
                 return (decode(word), Some(&node.stored));
             }
             if word & NODE == 0 {
-                // The slot is empty, or a child is being linked (still empty) or removed (already empty).
+                // No child is here: the slot is empty, or its child is still being linked or is being removed, and has
+                // no content.
                 return (Slot::Empty, None);
             }
         }
@@ -431,8 +434,8 @@ impl<N: Nodes> Index<N> {
         done
     }
 
-    /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty. Returns the number
-    /// of slots filled.
+    /// Fills consecutive slots like [`fill_slot`](Self::fill_slot), up to the first slot that is not empty. Returns the
+    /// number of slots filled.
     fn fill_slots(leaf: &IndexNode<N>, key: u64, frames: &[Pfn]) -> usize {
         let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
         let mut bits = 0;
@@ -486,8 +489,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed meanwhile; the
-    /// caller then tries again.
+    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed during the
+    /// call; the caller then tries again.
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<SlotPlace<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
@@ -572,7 +575,7 @@ impl<N: Nodes> Index<N> {
             };
             match exchange(slot, encode(from), encode(to), Mutant::ReplaceNotAtomic) {
                 Ok(_) => return true,
-                // The tree grew meanwhile, so the root word is a node now.
+                // The tree grew during this call, so the root word is a node now.
                 Err(word) if word & NODE != 0 => continue,
                 Err(_) => return false,
             }
@@ -614,7 +617,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Sets the dirty bit of `key` in its leaf. The caller holds the slot's content, so that it stays.
+    /// Sets the dirty bit of `key` in its leaf. The caller holds the slot's content (by its busy bit or a hold), so the
+    /// content stays in the slot.
     pub(crate) fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             let bit = leaf.slot(key).1;
@@ -632,7 +636,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Clears the dirty bit of `key`, before its page is cleaned.
+    /// Clears the dirty bit of `key` in its leaf. The page is LAUNDERING, and its write starts next.
     pub(crate) fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);

@@ -1,10 +1,10 @@
-//! An ordered tree of intervals, with links in its members. It finds the members that cover a page without a visit to
-//! other members.
+//! An ordered tree of intervals, whose links are fields of its members (an intrusive tree). It finds the members that
+//! cover a page without a visit to other members.
 //!
-//! The tree is a treap: ordered by (start, address), and a heap by a hash of the address. So its expected depth is
-//! logarithmic without rebalancing or stored priorities. Each member records the largest end in its subtree. Insert,
-//! remove and a step to the next overlap are O(log n) expected. The tree allocates nothing, and its owner guards it by
-//! a lock.
+//! The tree is a treap: a search tree by (start, address), and heap-ordered by a priority, which is a hash of the
+//! address. So its expected depth is logarithmic without rebalancing or stored priorities. Each member records the
+//! largest end in its subtree. Insert, remove and a step to the next overlap are O(log n) expected. The tree allocates
+//! nothing, and its owner guards it by a lock.
 //!
 //! # Recently linked members
 //! Each member has the *stamp* of its linking, and stamps rise. While a walk is registered (`Tree::note_walk`), each
@@ -27,7 +27,7 @@ pub struct Links<T> {
 }
 
 impl<T> Links<T> {
-    /// Links of a member that is alone in its tree, or in none.
+    /// Links of a member that is alone in its tree, or in no tree.
     pub(crate) const fn new(end: u64) -> Self {
         Links { left: ptr::null_mut(), right: ptr::null_mut(), parent: ptr::null_mut(), max: end }
     }
@@ -70,7 +70,7 @@ pub type TreePlace = (u64, usize);
 /// A tree of members. The owner of the tree keeps the members alive.
 pub struct Tree<T> {
     root: *mut T,
-    /// The number of registered walks. Such a walk releases the tree's lock and continues later.
+    /// The number of registered walks. A registered walk releases the tree's lock and continues later.
     walks: u32,
 }
 
@@ -123,8 +123,8 @@ impl<T: Interval> Tree<T> {
             let mut at = self.root;
             while !at.is_null() {
                 parent = at;
-                // The store is skipped where possible, so that the cache line stays shared. Most members end before
-                // others do.
+                // The store is skipped where possible, so that the cache line stays shared. Most new members end before
+                // the largest end of each subtree above them.
                 if links(at).max < end {
                     change(at).max = end;
                 }
@@ -190,7 +190,8 @@ impl<T: Interval> Tree<T> {
                 }
             }
             *change(member) = Links::new((*member).end());
-            // The merged members have new subtrees, so their records are computed again.
+            // The merged members have new subtrees, so the largest ends and latest stamps that they record are computed
+            // again.
             let mut at = above;
             while at != parent {
                 refresh(at);
@@ -255,8 +256,8 @@ impl<T: Interval> Tree<T> {
         unsafe { find(self.root, start, end, after).as_ref() }
     }
 
-    /// As [`Tree::next_overlap`] after `member`, but starts at the node of `member` instead of the root. A walk through
-    /// all overlapping members visits each link twice.
+    /// Finds the next member after `member` like [`Tree::next_overlap`], but starts at the node of `member` instead of
+    /// the root. A walk through all overlapping members visits each link twice.
     ///
     /// # Safety
     /// `member` is in this tree.
@@ -292,8 +293,8 @@ impl<T: Interval> Tree<T> {
 
     /// The first member after `after`, in the tree's order, that overlaps `start..end` and has the stamp `since` or a
     /// later stamp. Finds only members that were linked while a walk was registered. Each other member that the search
-    /// passes on the way lowers `steps` by one. The search stops when `steps` is 0. For each linking, there are about
-    /// as many of these members as the tree is deep.
+    /// passes on the way lowers `steps` by one. The search stops when `steps` is 0. In a tree of *n* members, the
+    /// search passes about log(*n*) other members for each member with the stamp `since` or a later one.
     pub(crate) fn next_newer(
         &self,
         start: u64,
@@ -388,8 +389,8 @@ impl<T: Interval> Tree<T> {
 /// The links of a member, for reading.
 ///
 /// # Safety
-/// The member is alive, nothing changes its tree meanwhile, and no reference from [`change`] is in use at the same
-/// time.
+/// The member is alive, and as long as the result is used, nothing changes its tree and no reference from [`change`] is
+/// in use.
 #[cfg_attr(recording, track_caller)]
 unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
     // SAFETY: by this function's contract, the member is alive, and no reference to its links from `change` is in use.
@@ -496,7 +497,7 @@ struct Wanted {
     after: Option<TreePlace>,
 }
 
-/// As [`Tree::next_newer`], in the subtree of `at`.
+/// Searches like [`Tree::next_newer`], but only in the subtree of `at`.
 ///
 /// # Safety
 /// `at` is null, or in a tree that the caller has borrowed.
@@ -540,7 +541,8 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Tree
         while !at.is_null() && links(at).max > start {
             let l = links(at);
             if after.is_none_or(|a| is_before(a, place(at))) {
-                // Mostly the left subtree has no member that reaches `start`. The test saves the call.
+                // Mostly the left subtree has no member that ends after `start`. This test then saves the recursive
+                // call.
                 if !l.left.is_null() && links(l.left).max > start {
                     let found = find(l.left, start, end, after);
                     if !found.is_null() {

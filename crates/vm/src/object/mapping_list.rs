@@ -1,5 +1,5 @@
 //! The mapping list of an object: its backings in interval trees. Where many CPUs link and unlink, it has several
-//! shards.
+//! shards, each with its own lock.
 //!
 //! A backing records its shard, which is chosen when the range is first mapped. Each backing that replaces another goes
 //! to the same shard, and is linked before the old one is unlinked. So a scan that holds a shard's lock finds the old
@@ -9,12 +9,13 @@
 //! backing, and ends.
 //!
 //! # Growing and shrinking
-//! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard (they wait, or
-//! take turns) and that shard is long ([`FAN_OUT_AT`]). The length is 80 backings for each of the sixteen shards. A
-//! short list fans out too, if CPUs have often taken turns in the first shard ([`TURNS`]). An example is a few programs
-//! that all CPUs run again and again. CPUs may still take turns in one of the sixteen shards, or empty and fill one,
-//! which writes the object's reference count. Then these CPUs and their neighbours get shards of their own
-//! ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the backings.
+//! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard and that shard
+//! is long ([`FAN_OUT_AT`]). CPUs contend if they wait for its lock, or take *turns*: each links a backing after
+//! another CPU did. A shard is long with 80 backings for each of the sixteen shards. A short list fans out too, if CPUs
+//! have often taken turns in the first shard ([`TURNS`]). An example is the file of a program that all CPUs start again
+//! and again. CPUs may still take turns in one of the sixteen shards, or empty and fill one, which writes the object's
+//! reference count. Then these CPUs and their neighbours get shards of their own ([`OWN_AT`]). The number of own shards
+//! follows the CPUs that contend, not the backings.
 //!
 //! Each shard makes scans slower, because a scan locks each shard. So while there is one shard, each scan subtracts
 //! [`SCAN`] from the count of turns that would open more shards. Shards close again when the list is short and is
@@ -58,10 +59,10 @@ const MORE: usize = 15;
 const MORE: usize = 1;
 /// The number of CPUs whose own shards are allocated together.
 const GROUP: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
-/// The number of such groups. CPUs beyond the last group share shards with others.
+/// The number of groups that have own shards. CPUs beyond the last group share shards with others.
 const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
-/// How often CPUs take turns in a shard before they get shards of their own. The cache-line transfers that this saves
-/// outweigh the added cost of later scans.
+/// How often CPUs take turns in a shard (one links a backing after another CPU did) before they get shards of their
+/// own. The cache-line transfers that this saves outweigh the added cost of later scans.
 const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
 /// The shards close at this number of backings or fewer: 64 for each of the shards that all CPUs share.
 #[cfg(not(any(test, loom, shuttle)))]
@@ -71,17 +72,19 @@ const SHRINK_BELOW: u32 = 6;
 /// The number of backings in the first shard at which it may fan out. It is a quarter above [`SHRINK_BELOW`], so that
 /// the list does not alternate between open and closed.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
-/// The number of turns that CPUs take in the first shard before a short list fans out. Each turn moves a cache line.
+/// The number of turns in the first shard (a CPU links a backing after another CPU did) before a short list fans out.
+/// Each turn moves a cache line.
 const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };
-/// The number of turns that one scan offsets, because a scan of a wide list locks each shard.
+/// The number that one scan subtracts from the count of turns. A scan locks each shard, so frequent scans keep a list
+/// from fanning out.
 const SCAN: u16 = 16;
 /// The number of scans of a short list, without an unlinking, after which its shards close.
 const SCANS: u32 = 64;
 /// The number of unlinkings from one shard between two checks of the list's length, for each sixteen shards of the
-/// list. A check reads a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer lines from
-/// each other. With more checks, the shards of a short list close sooner, and scans visit fewer empty shards.
+/// list. A check reads a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer cache lines
+/// from each other. With more checks, the shards of a short list close sooner, and scans visit fewer empty shards.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
-/// The number of scans between two such checks at which the shards may close.
+/// The number of scans between two checks of the list's length at which the shards may close.
 const LOOK_SCANS: u32 = match () {
     _ if cfg!(any(loom, shuttle)) => 0,
     _ if cfg!(test) => 1,
@@ -89,7 +92,8 @@ const LOOK_SCANS: u32 = match () {
 };
 /// The value of `last` before the first linking.
 const NO_CPU: u16 = u16::MAX;
-/// The most different starts of intervals over a page under which a backing is looked up by its address.
+/// The most starts that [`Shards::visit_at`] tries. It knows a backing's address, but not its start, and the tree is
+/// ordered by start, then by address.
 const STARTS: usize = 4;
 
 struct Listed<M: Machine> {
@@ -116,7 +120,7 @@ pub struct Shard<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Shard<crate::testing::TestMachine> { size: 48, align: 8 });
 
-/// The shards beyond the first: those that all CPUs share, and CPUs' own.
+/// The shards beyond the first: the shards that all CPUs share, and the own shards of CPUs.
 pub struct MoreShards<M: Machine> {
     shards: [CachePadded<Shard<M>>; MORE],
     /// The state: [`OPEN`], [`CLOSING`] or [`CLOSED`], plus [`STATES`] times the number of openings. Closing waits for
@@ -181,7 +185,7 @@ impl<M: Machine> MoreShards<M> {
     }
 
     /// Allocates own shards for `cpu` and its neighbours.
-    // Kept out of its caller's stack frame, because the shards are built on the stack.
+    // This function is not inlined, so that the shards that it builds on the stack are not in its caller's stack frame.
     #[cold]
     #[inline(never)]
     fn make_own(&self, vm: &Objects<M>, cpu: usize) {
@@ -293,7 +297,7 @@ impl<M: Machine> Shard<M> {
 }
 
 impl<M: Machine> Shards<M> {
-    /// A list that is empty, or that holds `only`. The links of `only` are those of a member that is alone.
+    /// A list that is empty, or that holds `only`. The links of `only` must be those of the only member of a tree.
     pub fn new(only: *mut Backing<M>) -> Self {
         Shards { first: Shard::new(only), more: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -314,13 +318,14 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// The shards that may hold backings. The iterator looks for the others only after it has returned the first shard.
+    /// The shards that may hold backings. The iterator looks for the other shards only after it has returned the first
+    /// shard.
     fn iter(&self) -> impl Iterator<Item = &Shard<M>> {
         let others = || self.more().filter(|m| !m.is(CLOSED));
         core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreShards::iter))
     }
 
-    /// The number of backings. Exact only if no other CPU links or unlinks meanwhile.
+    /// The number of backings. Exact only if no other CPU links or unlinks during the call.
     pub fn len(&self) -> u64 {
         self.iter().map(|shard| u64::from(shard.count.load(Ordering::Relaxed))).sum()
     }
@@ -376,7 +381,7 @@ impl<M: Machine> Shards<M> {
         (1 + if more.group(own).is_some() { MORE + own } else { shared }) as u16
     }
 
-    // Kept out of its caller's stack frame, because the shards are built on the stack.
+    // This function is not inlined, so that the shards that it builds on the stack are not in its caller's stack frame.
     #[cold]
     #[inline(never)]
     fn fan_out(&self, vm: &Objects<M>) {
@@ -404,8 +409,9 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// Links `b` into its shard, or into the first shard if its own was closed meanwhile. `refs` is the object's
-    /// references. A shard that has no reference yet gets one. The caller keeps the object alive.
+    /// Links `b` into its shard, or into the first shard if its own shard was closed before this linking. `refs` is the
+    /// object's references. If the shard has no reference to the object yet, it gets one. The caller keeps the object
+    /// alive.
     pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller made the backing and has linked it nowhere, so no other thread retires it.
         let backing = unsafe { b.as_ref() };
@@ -449,7 +455,7 @@ impl<M: Machine> Shards<M> {
             None if n == 0 => {
                 refs.add();
                 if backing.shard() != 0 {
-                    // The reference count is on a shared cache line, too.
+                    // This write of the shared reference count moves a cache line too, so it counts as a turn.
                     shard.contended.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -459,7 +465,7 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Unlinks `b`. Returns true if its shard is empty now; the caller then drops the shard's reference to the object.
-    /// The shard is not used after its lock is released, because an own shard does not keep the object alive.
+    /// Does not use the shard after the release of its lock, because a CPU's own shard does not keep the object alive.
     ///
     /// # Safety
     /// `b` is linked here.
@@ -542,16 +548,16 @@ impl<M: Machine> Shards<M> {
             fence_full();
         }
         for shard in more.shards.iter().map(|p| &p.0) {
-            // A few backings move for each hold of the locks, so that other CPUs get the locks. No backing is linked
-            // into this shard from now on.
+            // Each call moves a few backings and then releases the locks, so that other CPUs get them. No CPU links a
+            // backing into this shard from now on.
             while self.bring_home(shard, more, closing, refs, false) {}
             shard.contended.store(0, Ordering::Relaxed);
         }
         for own in more.all_own() {
             while self.bring_home(&own.shard, more, closing, refs, true) {}
             let _held = own.shard.lock();
-            // Another CPU may have finished closing, and the shards may be open again. Then this shard counts for newly
-            // linked backings, and keeps its reference.
+            // Another CPU may have finished closing, and the shards may be open again. In that case the shard keeps its
+            // reference for newly linked backings.
             if (more.state.load(Ordering::Acquire) == closing || mutant(Mutant::StaleClose))
                 && own.counts.load(Ordering::Relaxed)
             {
@@ -580,7 +586,7 @@ impl<M: Machine> Shards<M> {
                 more.moved.fetch_add(1, Ordering::AcqRel);
             }
             // SAFETY: the backing is in the tree of `from`, hence alive. It is in no tree when it is inserted into the
-            // other. Both locks are held.
+            // tree of the first shard. Both locks are held.
             unsafe {
                 list.tree.remove(b.as_ptr());
                 b.as_ref().set_shard(0);
@@ -623,8 +629,8 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. A backing may
-    /// be visited more than once. If a backing is replaced meanwhile, the replacement is visited too. The lock of a
-    /// shard is released from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object
+    /// be visited more than once. If a backing is replaced during the scan, the replacement is visited too. The lock of
+    /// a shard is released from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object
     /// alive.
     pub fn scan(&self, start: u64, end: u64, refs: &References, mut visit: impl FnMut(&Backing<M>)) {
         let _all = self.search(start, end, refs, |b| {
@@ -633,8 +639,8 @@ impl<M: Machine> Shards<M> {
         });
     }
 
-    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
-    /// break.
+    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
+    /// the value of that break.
     pub fn search<T>(
         &self,
         start: u64,
@@ -674,8 +680,8 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. `address` is not
-    /// dereferenced: it is looked up under the first few starts of intervals over the page. Also returns the place in
-    /// the tree's order where such a backing would be.
+    /// dereferenced. The tree is searched for it together with each of the first few starts of intervals over the page.
+    /// Also returns the place in the tree's order where a backing with this address would be.
     pub fn visit_at<T>(
         &self,
         key: u64,
@@ -722,8 +728,8 @@ impl<M: Machine> Shards<M> {
     }
 
     /// The only shard of a private object's list. The list begins with one backing in the first shard, and each other
-    /// backing replaces or replicates one there. With more shards, a search through one after the other could miss
-    /// backings that move.
+    /// backing replaces or replicates a backing of this shard. A search through several shards, one after the other,
+    /// could miss backings that move between them.
     fn only_shard(&self) -> &Shard<M> {
         debug_assert!(self.more().is_none(), "a private object's list has fanned out");
         &self.first

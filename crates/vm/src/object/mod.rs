@@ -132,8 +132,8 @@ const PRIVATE: u32 = 2;
 const DEVICE: u32 = 4;
 /// Private mappings may map the shared frame of zeroes for holes of the object.
 pub(crate) const HOLES_SHOWN: u32 = 8;
-/// The object's pager has content of pages that are not resident. This is a flag, because a fault may read it after the
-/// pager is released.
+/// The object's pager has content of pages that are not resident. This is a flag of the object, because a fault may
+/// read it after the pager is released.
 const ELSEWHERE: u32 = 16;
 /// The object's pager counts the mappings that may store into it.
 const STORES_COUNTED: u32 = 32;
@@ -209,7 +209,8 @@ impl<M: Machine> Object<M> {
     }
 
     /// Makes the object of private memory that `only` shows. `only` is in no mapping list yet, and its links are
-    /// unused. Two CPUs may make an object for the same backing at once. The loser then discards its own.
+    /// unused. Two CPUs may make an object for the same backing at once. The CPU that fails to set its object discards
+    /// it.
     pub(crate) fn private(
         vm: &'static Objects<M>,
         only: NonNull<Backing<M>>,
@@ -322,19 +323,19 @@ impl<M: Machine> Object<M> {
         self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
     }
 
-    /// Whether exactly one backing shows the object, and no handle holds it. If that backing is the caller's, this
-    /// holds until the caller's own map changes, because no other thread can reach the object.
+    /// Whether exactly one backing shows the object, and no handle holds it. If that backing is the caller's, the
+    /// answer stays true until the caller's own map changes, because no other thread can reach the object.
     #[inline(always)]
     pub(crate) fn is_exclusive(&self) -> bool {
         self.is_private() && self.shards.is_single()
     }
 
-    /// Whether [`is_exclusive`](Self::is_exclusive) holds and the object has no page outside that backing's range. A
-    /// backing's range may grow only if this is true. Pages outside the range can remain while another CPU unlinks a
-    /// backing and frees the pages that only that backing showed.
+    /// Whether [`is_exclusive`](Self::is_exclusive) holds and the object has no page outside the range of its one
+    /// backing. A backing's range may grow only if this is true. Pages outside the range can remain while another CPU
+    /// unlinks a backing and frees the pages that only that backing showed.
     pub(crate) fn is_alone(&self) -> bool {
         // `unlink` takes a reference before the count of backings falls, and drops it after the pages are freed. So
-        // this reads the two in the reverse order: first the backings, then the references.
+        // this function reads in the reverse order: first the number of backings, then the references.
         self.is_exclusive() && self.refs.count() == 1
     }
 
@@ -357,7 +358,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// The object's failed writes, those in the background included.
+    /// The object's failed writes, including writes in the background.
     pub fn write_errors(&self) -> &WriteErrors {
         &self.write_errors
     }
@@ -373,7 +374,7 @@ impl<M: Machine> Object<M> {
     }
 
     /// Links backing `b`, which shows the object, into the shard that `b` names. The caller keeps the object alive
-    /// meanwhile.
+    /// during the call.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
         // SAFETY: the caller made `b` and has not linked it yet. A backing is retired only after it was unlinked.
         self.note_mapping(unsafe { b.as_ref() }, true);
@@ -413,8 +414,9 @@ impl<M: Machine> Object<M> {
         b: NonNull<Backing<M>>,
         proof: &impl NoTranslation,
     ) {
-        // SAFETY: the backing keeps the object until it is unlinked. Then the shard that it emptied keeps the object,
-        // until `unref`. After a backing left a CPU's own shard, the object may be freed, and it is not used any more.
+        // SAFETY: the backing keeps the object until it is unlinked. If `remove` empties a shard that all CPUs use,
+        // this shard's reference keeps the object until `unref`. After a `remove` from a CPU's own shard, the object
+        // may be freed, and is not used any more.
         let object = unsafe { this.as_ref() };
         let keys = {
             // SAFETY: `b` is linked, by this function's contract, and a backing is retired only after it was unlinked.
@@ -424,7 +426,7 @@ impl<M: Machine> Object<M> {
             start..start + (b.range().bytes() / PAGE_SIZE)
         };
         // A private object may be freed as soon as this or another CPU unlinks its last backing. An extra reference
-        // keeps it for the trim below.
+        // keeps it for `trim` below, which frees pages of the object.
         let keeps = object.is_private() && !object.is_exclusive();
         if keeps {
             object.refs.add();
@@ -455,8 +457,8 @@ impl<M: Machine> Object<M> {
         self.shards.scan(start, end, &self.refs, visit);
     }
 
-    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
-    /// break.
+    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
+    /// the value of that break.
     pub(crate) fn search<T>(
         &self,
         start: u64,
@@ -466,7 +468,8 @@ impl<M: Machine> Object<M> {
         self.shards.search(start, end, &self.refs, visit)
     }
 
-    /// Notes that a scan of all backings is over, after which the list may shrink. The caller keeps the object alive.
+    /// Notes that a scan of all backings is over. If the list is short and scanned often, closes its extra shards. The
+    /// caller keeps the object alive.
     pub(crate) fn scanned(&self) {
         if self.shards.scanned() {
             self.shards.shrink(&self.refs);
@@ -515,8 +518,8 @@ impl<M: Machine> Object<M> {
             // SAFETY: the header is the first field of the object, and no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
         }
-        // SAFETY: no handle and no backing leads here any more. Faults that found the object before are pinned, and
-        // `object_of` rejects a page that such a fault still makes.
+        // SAFETY: no handle and no backing leads to the object any more. Faults that found the object before are
+        // pinned, and `object_of` rejects a page that such a fault still makes.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
     }
 }
@@ -553,7 +556,8 @@ impl<M: Machine> Objects<M> {
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
-    /// As [`Objects::object_of`](crate::object::Objects::object_of), also for a busy page.
+    /// Returns the object of `page` like [`Objects::object_of`](crate::object::Objects::object_of), but also for a busy
+    /// page.
     ///
     /// # Safety
     /// The caller has held the page since its maker released busy. So the page still has that identity, or none.
@@ -595,9 +599,9 @@ impl<M: Machine> ObjectRef<M> {
         Self::charged(vm, pager, bytes, None)
     }
 
-    /// As [`with_pager`](Self::with_pager), with a `quota` for a file [in memory](Pager::in_memory). Its pages,
-    /// resident or in swap, are charged to the quota. Where the quota is full, writes and faults that would fill a hole
-    /// are refused.
+    /// Makes the object of a file like [`with_pager`](Self::with_pager), with a `quota` for a file [in
+    /// memory](Pager::in_memory). Its pages, resident or in swap, are charged to the quota. Where the quota is full,
+    /// writes and faults that would fill a hole are refused.
     pub fn charged(
         vm: &'static Objects<M>,
         pager: &'static dyn Pager,

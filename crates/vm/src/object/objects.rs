@@ -25,7 +25,7 @@ pub struct Objects<M: Machine> {
     pub(crate) swap: Swap,
     /// Traces of pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
-    /// The upper storey (pageout), which frees memory for a waiting thread.
+    /// Pageout, which is part of a higher storey. It frees memory for a waiting thread.
     pub(crate) memory: Waiter,
 }
 
@@ -38,10 +38,11 @@ impl<M: Machine> Deref for Objects<M> {
 }
 
 impl<M: Machine> Objects<M> {
-    /// Initialises all fields except the storey below, for a system of `managed` frames.
+    /// Initialises all fields except `physical`, the embedded value of the storey below, for a system of `managed`
+    /// frames.
     ///
     /// # Safety
-    /// The place is fresh memory that no reader can reach, and the storey below is already written there.
+    /// The place is new memory that no other thread can reach, and its field `physical` is initialised.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
         let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
@@ -62,15 +63,15 @@ impl<M: Machine> Objects<M> {
         self.memory.get().is_some_and(|memory| memory.wait_for_memory(may))
     }
 
-    /// As `wait_for_memory`, but up to a number of times that `patience` limits, because other threads may take the
-    /// freed memory. Returns an error after the last time.
+    /// Waits like `wait_for_memory`, but only as often as `patience` allows, because other threads may take the freed
+    /// memory. Returns an error once the limit is reached.
     #[cold]
     pub(crate) fn memory_or_error(&self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         self.memory.get().map_or(Err(FaultError::OutOfMemory), |memory| memory.memory_or_error(patience, may))
     }
 
-    /// Sleeps after a failed allocation until memory is free. Returns false if none can be freed. The caller holds no
-    /// lock or page that pageout could need, and retries a bounded number of times.
+    /// Sleeps after a failed allocation until memory is free. Returns false if no memory can be freed. The caller holds
+    /// no lock or page that pageout could need, and retries a bounded number of times.
     #[cold]
     pub fn wait_for_frames(&self) -> bool {
         self.wait_for_memory(&mut MaySleep::here())

@@ -2,7 +2,7 @@
 //!
 //! A new page is busy, has its object and key, and joins the active queue. The thread that sets a page busy has
 //! exclusive access to it. When a page loses its identity, it leaves its page queue and its swap slot. The frame is
-//! freed with the last hold.
+//! freed when its last hold is dropped (a hold keeps the frame while its bytes are copied).
 
 use super::Object;
 use super::batch::{Batch, Subset};
@@ -72,7 +72,7 @@ impl<M: Machine> Objects<M> {
     }
 
     /// Removes the identity of a busy page that is in no index and no PTE. The frame is freed now or with its last
-    /// hold. Relies on C1.
+    /// hold. Relies on C1: a page loses its identity only while it is busy.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
         self.queues().leave(page, before);
@@ -85,8 +85,9 @@ impl<M: Machine> Objects<M> {
         self.unhold_page(page);
     }
 
-    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of `batch` that is in `which`.
-    /// The pages leave their queues together, and their frames are freed together.
+    /// Releases each page of `batch` that is in `which`, like
+    /// [`Objects::release_page`](crate::object::Objects::release_page). The pages leave their queues together, and
+    /// their frames are freed together.
     pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
         if which.len() == 0 {
             return;
@@ -121,7 +122,7 @@ impl<M: Machine> Objects<M> {
         before.waiters() || page.swap_slot().is_some()
     }
 
-    /// Wakes the waiters and releases the swap slot of a page that has lost its identity.
+    /// Wakes the threads that wait for a page that has lost its identity, and releases its swap slot.
     #[cold]
     fn left(&self, page: &Page, before: State) {
         // While the page is being written, the write owns the swap slot.

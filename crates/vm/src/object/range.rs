@@ -13,8 +13,8 @@
 //! [`MaySleep`](crate::sleep::MaySleep) that the pin borrows. The range cannot be moved or resumed either. The walk
 //! stores no "next" item that could become stale: at each step it searches for the slot after a *key*.
 //!
-//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes meanwhile may be
-//! visited or not. A slot that stays occupied is visited once.
+//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes during the walk
+//! may be visited or not. A slot that stays occupied is visited once.
 //!
 //! A yielded page cannot be kept while the thread sleeps:
 //! ```compile_fail,E0502
@@ -90,8 +90,8 @@ bitflags::bitflags! {
         const SWAP = 2;
         /// Zero markers, which have no content.
         const MARKS = 4;
-        /// Of the pages, only those whose dirty bit in the index is set. (This bit is a hint; the dirty bit of the page
-        /// decides.)
+        /// Only pages whose dirty bit in the index is set. (The index's bit is a hint. Whether the page must be written
+        /// depends on its own dirty bit.)
         const DIRTY_ONLY = 8;
         /// Pages that are resident or in swap.
         const BOTH = 1 | 2;
@@ -125,7 +125,8 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
     pub fn is_done(&self) -> bool {
         self.cursor.is_done()
     }
-    /// Moves the position to `key`: back, to visit a page again, or forward, after a finished cluster.
+    /// Moves the position to `key`: back, to visit a page again, or forward, after a group of pages that were written
+    /// together.
     pub fn resume_at(&mut self, key: u64) {
         self.cursor.rewind(key);
     }

@@ -14,12 +14,13 @@ use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_full}
 use quire_sync::epoch::Pinned;
 use quire_sync::{PerCpu, Rank, SpinLock, WaitQueue, preempt_off};
 
-/// The number of objects on one CPU's list at which the reaper is woken.
+/// If one CPU's list has this number of objects, the CPU wakes the reaper.
 pub(crate) const MANY: usize = 32;
 
-/// An object's place on a list of the reaper.
+/// An object's links on a list of the reaper (the daemon that frees pages that no mapping shows any more).
 pub(crate) struct ReapPlace<M: Machine> {
-    /// The number of the list plus one, or 0 if the object is on no list. Written under the lock of that list.
+    /// The number of the list that has the object, plus one; 0 if the object is on no list. Written under the lock of
+    /// that list.
     list: AtomicU32,
     /// Guarded by the lock of that list.
     next: Cell<*const Object<M>>,
@@ -50,7 +51,7 @@ unsafe impl<M: Machine> Send for ReapList<M> {}
 /// The reaper's lists of objects.
 pub(crate) struct Reaper<M: Machine> {
     pub(crate) lists: PerCpu<SpinLock<ReapList<M>>>,
-    /// The wait queue on which the reaper's thread sleeps.
+    /// The wait queue on which the reaper (the daemon that frees pages that no mapping shows) sleeps.
     pub(crate) waits: WaitQueue,
     /// Set when a thread wants the reaper to run now.
     pub(crate) asked: AtomicBool,
@@ -105,8 +106,8 @@ impl<M: Machine> Reaper<M> {
     /// Takes `object`, which is being torn down, off its list, if it is on one.
     pub fn forget(&self, object: &Object<M>) {
         let place = object.reaping();
-        // A thread that still adds the object sees the dead mark under the list's lock. So exactly one thread unlinks
-        // the object: that thread, this one or the reaper.
+        // If this load misses the number that another thread is just storing, that thread then sees the dead mark and
+        // unlinks the object itself. So exactly one thread unlinks it: that thread, this thread or the reaper.
         let at = place.list.load(Ordering::Acquire);
         if at != 0 {
             let mut list = self.lists.of(at as usize - 1).lock();

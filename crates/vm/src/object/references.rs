@@ -9,9 +9,10 @@
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// The value of a reference of a handle, or of a shard that all CPUs use.
+/// The value that a reference of a handle adds, or of a shard that all CPUs use.
 const ONE: u64 = 1;
-/// The value of a reference of a CPU's own shard. Such references are also counted apart, in the upper 32 bits.
+/// The value that a reference of a CPU's own shard adds. Bit 32 also counts it separately: the upper 32 bits are the
+/// number of such references.
 const OWN: u64 = 1 << 32 | ONE;
 
 /// The reference count. It never rises from zero.
@@ -24,8 +25,8 @@ pub(crate) enum GivenUp {
     Kept,
     /// The reference was the last.
     Last,
-    /// The reference is not dropped yet, because all other references are those of CPUs' own shards. The caller closes
-    /// the shards.
+    /// The call has not dropped the reference, because all other references belong to CPUs' own shards, which do not
+    /// keep the object alive. The caller closes these shards first.
     OnlyOwn,
 }
 

@@ -10,7 +10,7 @@ use crate::sleep::MaySleep;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// The slots that a remover visits: pages in memory or in swap, and zero markers.
+/// The slots that a remover visits: pages in memory or in swap, and zero markers (pages that read as zeroes).
 pub(crate) const EVERYTHING: SlotFilter = SlotFilter::BOTH.union(SlotFilter::MARKS);
 
 /// Why [`collect`] stopped.
@@ -56,8 +56,8 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                     object.index().clear(key, slot, pin);
                 }
                 Slot::Swap(at) => {
-                    // If the index slot has changed, a fault has begun to read the page in, and its busy page is in the
-                    // slot.
+                    // The clear fails if a fault has begun to read the page in. The slot then has that fault's busy
+                    // page.
                     match object.index().clear(key, slot, pin) {
                         true => {
                             returned.add(at);
@@ -100,7 +100,8 @@ pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`], but keeps empty nodes. `whole`: the caller dismantles the index next, so its slots need not be emptied.
+/// Frees pages like [`free`], but keeps empty nodes of the index. `whole`: the caller dismantles the index next, so its
+/// slots need not be emptied.
 fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, filter: SlotFilter, whole: bool) {
     let vm = object.vm();
     let mut range = object.range(keys, filter);
@@ -141,8 +142,8 @@ pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
             return;
         }
         let end = object.shards().next_start(at).unwrap_or(u64::MAX).min(keys.end);
-        // No chain can show these pages again, because a private object spreads only through chains that already show
-        // it.
+        // No backing can show these pages again. New backings of a private object are only copies of existing ones, and
+        // none of those shows these pages.
         free(object, at..end);
         at = end;
     }

@@ -1,4 +1,5 @@
-//! Scans of the backings in a shard. A scan releases the shard's lock from time to time.
+//! Scans of the backings in a shard (a part of a mapping list with its own lock). A scan releases the shard's lock from
+//! time to time.
 //!
 //! A scan visits [`VISITS`] backings or a few more under one hold of the lock, and continues after the last one
 //! ([`Scan`]). Between two holds, a backing that the scan has not visited may be replaced by one with an earlier place.
@@ -10,16 +11,16 @@
 //! 3. A pass that never released the lock is the last one.
 //!
 //! *Why each backing is visited.* Take a backing that is in the list when a pass begins, and that the scan has not
-//! visited. If it stays until its turn, the pass visits it. Otherwise its replacement was linked during this pass, or
-//! before it. If it was linked during this pass, the next pass visits it. If it was linked before, it was also in the
-//! list when the pass began, and the same argument holds for it. Each replacement was linked later than the backing
-//! that it replaced, so the argument ends.
+//! visited. If it stays until the pass reaches it, the pass visits it. Otherwise its replacement was linked during this
+//! pass, or before this pass. If it was linked during this pass, the next pass visits it. If it was linked before, it
+//! was also in the list when the pass began, and the same argument holds for it. Each replacement was linked later than
+//! the backing that it replaced, so the argument ends.
 //!
 //! *Why the scan ends.* A linking causes at most two more visits: one in this pass, if the new backing is ahead, and
-//! one in the next pass. A hold makes four visits for each linking since the last hold, and at least [`VISITS`]
-//! ([`Scan::room`]). So fewer visits are left after each hold than after the hold before. On the way to recently linked
-//! members, a hold passes other members. It also ends after [`STEPS`] such members for each of its visits. So the
-//! length of a hold does not grow with the number of backings.
+//! one in the next pass. One hold of the lock makes four visits for each linking since the last hold, and at least
+//! [`VISITS`] ([`Scan::room`]). So fewer visits are left after each hold than after the hold before. On the way to
+//! recently linked members, a hold passes other members. It also ends after [`STEPS`] such members for each of its
+//! visits. So the length of a hold does not grow with the number of backings.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -29,19 +30,18 @@ use crate::object::interval::{Interval, Newer, Tree, TreePlace};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
-/// The least number of backings that a hold of a shard's lock visits. The lock is then released, so that other CPUs get
-/// it.
+/// The least number of backings that a scan visits before it releases the shard's lock for other CPUs.
 #[cfg(not(any(loom, shuttle)))]
 pub(super) const VISITS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 pub(super) const VISITS: u32 = 2;
-/// The number of visits in a hold for each linking since the last hold.
+/// The number of visits under one hold of the lock, for each backing that was linked since the last hold.
 const VISITS_A_LINKING: u64 = 4;
-/// The largest number of visits in a hold. It is enough if each of 256 CPUs has linked a backing since the last hold.
-/// More linkings than that between two holds only delay the end of the scan.
+/// The largest number of visits under one hold of the lock. It is four for each of 256 CPUs that have linked a backing
+/// since the last hold. If more backings are linked between two holds, the scan only ends later.
 const MOST_VISITS: u32 = 1024;
-/// The number of other members that a hold may pass for each of its visits. A linking is recorded in as many members as
-/// the tree is deep. That is 2 ln n on average: 28 for a million members.
+/// The number of other members that a hold may pass for each of its visits. The search for a new member passes the
+/// members above it in the tree. These are 2 ln n on average: 28 for a million members.
 const STEPS: u32 = 32;
 
 /// A scan of the backings in one shard that show a page of `start..end`. It releases the shard's lock from time to
@@ -59,9 +59,9 @@ pub struct Scan {
     round: bool,
     /// The place that this pass has reached.
     after: Option<TreePlace>,
-    /// The number of linkings before the previous pass began. `None` in the first pass.
+    /// The number of linkings when the previous pass began. This pass visits only later ones. `None` in the first pass.
     since: Option<u64>,
-    /// The number of linkings before this pass began. `None` before the first hold.
+    /// The number of linkings when this pass began. `None` before the first hold of the lock.
     began: Option<u64>,
     /// The number of linkings at the last hold.
     held: u64,
@@ -155,8 +155,8 @@ impl Scan {
         step
     }
 
-    /// Ends the scan early, and removes its registration from the tree. Otherwise each later linking would write its
-    /// ancestors.
+    /// Ends the scan early, and removes its registration from the tree. Otherwise each later linking would write into
+    /// the members above the new one.
     pub fn stop<T: Interval>(mut self, tree: &mut Tree<T>) {
         if self.noted {
             tree.forget_walk();
@@ -164,7 +164,8 @@ impl Scan {
         self.noted = false;
     }
 
-    /// The number of backings that this hold visits. It is more than the linkings since the last hold have added.
+    /// The number of backings that this hold visits. This number is larger than the number of visits that the linkings
+    /// since the last hold have added.
     fn room(&mut self, linked: u64) -> u32 {
         let since = if self.noted { linked - self.held } else { 0 };
         self.held = linked;

@@ -48,8 +48,8 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// As [`note_store`](Self::note_store), for a page that a walk of the index has found. `leaf` is the time of its
-    /// leaf node.
+    /// Records a store like [`note_store`](Self::note_store), for a page that a walk of the index has found. `leaf` is
+    /// the time of its leaf node.
     #[inline(always)]
     pub(crate) fn note_store_in(&self, leaf: Option<&AtomicU64>) {
         let flags = self.flags.load(Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl<M: Machine> Object<M> {
                 Own::Device(_) => return,
             },
         };
-        // The clock is read after the stored time, so a stored time that is later shows that the clock was set back.
+        // This code reads the stored time, and then the clock. So if the stored time is later, the clock was set back.
         let there = time.load(Ordering::Relaxed);
         let now = self.vm.machine().store_time();
         // The difference wraps to a large number if the stored time is later, so the condition covers that case.
@@ -89,8 +89,8 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Sets `time`, which was `there`, to `now`. Keeps it if it is less than [`TICK`] before `now`, or later on the
-    /// same clock.
+    /// Sets `time`, which was `there`, to `now`. Keeps it if it is less than [`TICK`] before `now`. Also keeps it if it
+    /// is later and the clock was not set back.
     fn raise(time: &AtomicU64, mut there: u64, now: u64) {
         let mut due = is_ahead(there, now);
         while due || now >= there.saturating_add(TICK) {

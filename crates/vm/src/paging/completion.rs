@@ -25,7 +25,7 @@ impl<M: Machine> Objects<M> {
         Ok(())
     }
 
-    /// Polls the registered pagers. Returns whether requests are left there.
+    /// Polls the registered pagers. Returns whether the pagers still have requests.
     pub(crate) fn poll_pagers(&self) -> bool {
         let mut left = false;
         for place in &self.io().polled {
@@ -42,7 +42,7 @@ impl<M: Machine> Objects<M> {
 
     /// Finishes completed reads and writes. Returns their number. May sleep, because it may drop the last reference to
     /// an object.
-    // Kept out of its callers' stack frames, because the callers sleep.
+    // This function is not inlined, so that its variables are not in the stack frames of its callers, which sleep.
     #[inline(never)]
     pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
         let io = self.io();
@@ -76,7 +76,7 @@ impl<M: Machine> Objects<M> {
         n
     }
 
-    /// Sleeps until `ready` returns a value. Finishes completed I/O meanwhile if no daemon does so.
+    /// Sleeps until `ready` returns a value. During the wait, finishes completed I/O if no daemon does so.
     pub(crate) fn wait_for_io<R>(&'static self, may: &mut MaySleep, mut ready: impl FnMut() -> Option<R>) -> R {
         let io = self.io();
         loop {

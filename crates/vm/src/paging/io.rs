@@ -37,7 +37,7 @@ use quire_sync::{Rank, SpinLock, WaitQueue};
 /// number of pages.
 #[cfg(not(any(loom, shuttle)))]
 pub const CLUSTER: usize = 16;
-/// The most pages of one read or write. They are few, so that clusters have ends under the checkers.
+/// The most pages of one read or write. The number is small, so that the model checkers reach the ends of clusters.
 #[cfg(any(loom, shuttle))]
 pub const CLUSTER: usize = 2;
 
@@ -240,8 +240,8 @@ impl Drop for Taken<'_> {
 /// keeps the request until the transfer is done, and then calls [`Request::complete`] once. Dropping the request
 /// completes it as failed.
 ///
-/// The pager may read the frames of a write at any time until then. Programs may store into the frames meanwhile; then
-/// the page is written again later.
+/// The pager may read the frames of a write at any time until it completes the request. If programs store into the
+/// frames before that, the pages are written again later.
 pub struct Request(NonNull<Record>);
 
 // SAFETY: only the request leads to its record, and records live as long as the system.
@@ -474,7 +474,8 @@ pub struct Io {
     completer: AtomicUsize,
     pub(super) polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
     pub(super) polling: AtomicBool,
-    /// Set once there is an object whose pager has its pages, or memory that a program gave up.
+    /// Whether memory may be freed without swap: an object's pager has its pages, or a program gave memory up
+    /// (`MADV_FREE`). It stays set.
     has_freeable: AtomicBool,
 }
 
@@ -516,8 +517,8 @@ impl Io {
         RECORDS * (size_of::<Record>() + 16)
     }
 
-    /// Records that memory may be freed without swap. An object has a pager that has its pages, or a program gave
-    /// memory up.
+    /// Records that memory may be freed without swap: an object's pager has its pages, or a program gave memory up
+    /// (`MADV_FREE`).
     pub(crate) fn note_freeable(&self) {
         if !self.has_freeable.load(Ordering::Relaxed) {
             self.has_freeable.store(true, Ordering::Relaxed);

@@ -1,15 +1,17 @@
 //! Laundering: writes dirty pages out, so that their frames can be freed.
 //!
-//! # Rules (relies on C2, cleaning)
+//! # Rules (relies on C2)
 //! - The order of the steps is: clear dirty; fence; write-protect all translations; flush; *then* the pager reads the
 //!   data. A store before the flush is in the data. A store after the flush faults first, and marks the page dirty
 //!   again. If the dirty bit is clear when the write is done, the pager has the page's content.
-//! - The dirty bit in the index is cleared last, when the page is LAUNDERING. So a write-back that finds no dirty bit
-//!   finds the write. A cleaner that leaves a page unwritten also leaves its bit set (mutant [`Mutant::UntagEarly`]).
-//! - Completion never clears dirty. A write that failed sets dirty again.
-//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until the write is finished. Meanwhile no
-//!   second write begins, so old data never overwrites new data. The page is not busy meanwhile: programs continue to
-//!   use it, and may store into it (pages are not stable under a write).
+//! - The dirty bit in the index is cleared last, when the page is LAUNDERING. So a write-back (such as fsync) that
+//!   finds the bit clear finds the page LAUNDERING, and waits for the write. A cleaner that leaves a page unwritten
+//!   also leaves its bit set (mutant [`Mutant::UntagEarly`]).
+//! - The completion of a write never clears the dirty bit, because a program may have stored into the page since. If
+//!   the write failed, completion sets the bit.
+//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until the write is finished. During that
+//!   time no second write begins, so old data never overwrites new data. The page is not busy during the write:
+//!   programs continue to use it, and may store into it (pages are not stable under a write).
 //! - The write holds the frame. A remover (truncate, exit) removes the page's identity at once, and the frame is freed
 //!   when the write is done. The write owns the swap slot until then, so a late write never reaches a slot of another
 //!   page. A file's pager must not be written to after a truncation. So the removal of a file's page waits for the
@@ -88,9 +90,9 @@ pub(crate) fn is_laundry(page: &Page) -> bool {
 struct Laundering<'w, M: Machine> {
     object: &'w Object<M>,
     to: Option<Where<'w>>,
-    /// The numbers of the pages at that place: swap slots, or pages of the file.
+    /// The numbers of the pages at the place `to`: swap slots, or pages of the file.
     slots: SwapSlots,
-    /// Whether the slots are those that the pages already have.
+    /// Whether `slots` are the swap slots that the pages already have, and not new ones.
     own: bool,
     /// The busy pages that are written.
     pages: &'w [(u64, Pfn)],
@@ -130,7 +132,7 @@ impl<'w, M: Machine> Laundering<'w, M> {
         self.pages.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     }
 
-    /// Leaves out the first held page and all pages after it. They are marked dirty again, and written at another time.
+    /// Leaves out the first held page and all pages after it. Marks them dirty again, so that a later pass writes them.
     fn leave_held(&mut self, may: &mut MaySleep) {
         let vm = self.object.vm();
         let n = match mutant(Mutant::NoHoldCheck) {
@@ -245,8 +247,8 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
 }
 
 /// Clears the index's dirty bits of those `pages` that are still clean. Two parties may mark a busy page dirty, and
-/// both do so before this step. Holders were checked already. CPUs that removed a PTE after the clearing have credited
-/// its dirty bit ([`copy::credit`](crate::rmap::dirty::credit)).
+/// both do so before this step. Threads with a hold were checked already. CPUs that removed a PTE after the dirty bit
+/// was cleared have copied the PTE's dirty bit to the page ([`copy::credit`](crate::rmap::dirty::credit)).
 ///
 /// # Requires
 /// `pages` are busy and LAUNDERING. So a write-back of all pages with a dirty bit finds either the bit or the write.
@@ -282,7 +284,7 @@ pub(crate) fn mark_dirty<M: Machine>(object: &Object<M>, key: u64, page: &Page, 
     page.set(State::DIRTY);
 }
 
-/// Finishes a completed write. `file` is the object that was kept for it.
+/// Finishes a completed write. `file` is the object that the write kept alive, or `None` for a write to swap.
 pub(crate) fn finish<M: Machine>(
     vm: &'static Objects<M>,
     file: Option<&Object<M>>,

@@ -1,8 +1,9 @@
 //! Page-in: reading a page for a fault, from the object's pager or from swap.
 //!
 //! # Rules
-//! - While a page is read, a *placeholder* is in the index: a page with the identity, busy and not valid. Other threads
-//!   that need the page wait for it instead of reading it again. A remover waits too.
+//! - While a page is read, a *placeholder* is in the index. It is a busy page that is not valid, with the identity of
+//!   the page that is read. Other threads that need the page wait for it instead of reading it again. A remover waits
+//!   too.
 //! - The change from swap slot to placeholder is one compare-and-swap of the index slot. From then on the page owns the
 //!   swap slot. A read that fails restores the swap slot by the reverse step.
 //! - While the reader waits, it holds only the read's reference to the object, which finishing drops. So the object
@@ -46,7 +47,7 @@ pub(crate) struct PageIn<M: Machine> {
 enum Read {
     /// The page is in memory, or another thread has changed its slot first.
     Done,
-    /// One of this number of pages could not be read. All are back in their old state.
+    /// A read of this number of pages failed. All of these pages are on their pager or in swap again, as before.
     Failed(usize),
 }
 
@@ -92,8 +93,8 @@ impl<M: Machine> PageIn<M> {
         Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: Some(slot) })
     }
 
-    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. If another thread was
-    /// first, returns success.
+    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. Returns success if
+    /// another thread reads the page first.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
             // The pager does not report which page failed, so the page is read again alone.
@@ -105,8 +106,8 @@ impl<M: Machine> PageIn<M> {
     /// The most pages of one read.
     fn most(&self) -> usize {
         match self.slot {
-            // This is half of a write's cluster. The other half may not be needed, and memory is short when pages are
-            // in swap.
+            // A swap read has half the pages of a write's cluster. The other half may not be needed, and memory is
+            // short when pages are in swap.
             Some(_) => CLUSTER / 2,
             None => self.object.object().pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
         }
@@ -164,7 +165,7 @@ impl<M: Machine> PageIn<M> {
     }
 
     /// Makes placeholders for the page and for the neighbours to read with it. Also returns the key of the first one.
-    /// `None` if another thread was first.
+    /// `None` if another thread changes the page's index slot first.
     fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
         let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
@@ -246,7 +247,7 @@ impl<M: Machine> PageIn<M> {
 }
 
 /// Reads those pages of `keys` that only the pager or swap has, cluster by cluster, while memory is not low. The first
-/// page that cannot be read ends it, and a fault that needs that page reports the error. Maps no page.
+/// page that cannot be read ends the reading, and a fault that needs that page reports the error. Maps no page.
 pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let (in_memory, mut at) = (object.holes_are_zero(), keys.start);
@@ -285,7 +286,8 @@ pub(crate) fn finish<M: Machine>(
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);
         fence_full();
-        // Relies on C2, *insert*. A later truncation waits for this page, and this check sees an earlier one.
+        // Relies on C2: the page was inserted before this fence, and the check comes after it. A later truncation waits
+        // for this page, and this check sees the size that an earlier truncation wrote.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
             if body.swap && vm.swap().is_scarce() {

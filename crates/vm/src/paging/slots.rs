@@ -88,7 +88,7 @@ impl<M: Machine> Objects<M> {
         Ok(())
     }
 
-    /// As [`Objects::add_swap`](crate::object::Objects::add_swap), for a store that must be polled.
+    /// Registers `store` like [`Objects::add_swap`](crate::object::Objects::add_swap), and polls it from now on.
     pub fn add_polled_swap<S: SwapStore + Polled>(&self, store: &'static S) -> Result<(), SwapError> {
         self.poll_with(store).map_err(|_| SwapError::Exists)?;
         self.add_swap(store)

@@ -1,4 +1,5 @@
-//! Swap: the slots of the system's swap store. It records which slots are in use, and by which owner.
+//! Swap: the slots of the system's swap store. It records which slots are in use. The owner of a slot records its
+//! number.
 //!
 //! # Owner of a slot
 //! Each slot in use has exactly one owner:
@@ -14,9 +15,9 @@
 //!
 //! # Full swap
 //! While slots are scarce, no page keeps a slot beside its frame for long. A page that is read in frees its slot at
-//! once and becomes dirty. A page that pageout finds in use does so too. So memory and swap together hold as many pages
-//! as there are frames and slots, and an unused page gets the slot of a used one. A read that finds no free frame
-//! borrows one from the reserve, because the slot that it frees lets another page be evicted.
+//! once and becomes dirty. A page that pageout finds in use also frees its slot and becomes dirty. So memory and swap
+//! together hold as many pages as there are frames and slots, and an unused page gets the slot of a used one. A read
+//! that finds no free frame borrows one from the reserve, because the slot that it frees lets another page be evicted.
 //!
 //! # Clusters
 //! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together
@@ -113,12 +114,13 @@ impl Swap {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Whether free slots are so few that resident pages must not keep theirs.
+    /// Whether free slots are so few that resident pages must not keep their slots.
     pub(crate) fn is_scarce(&self) -> bool {
         self.free() < self.total() / 4
     }
 
-    /// Whether all the free slots may be those of pages that are just being read in. Also true without swap.
+    /// Whether hardly any slot is free: at most one in 64. Pages that are just being read in free about this number of
+    /// slots even if swap is full. Also true without swap.
     pub(crate) fn is_as_good_as_full(&self) -> bool {
         self.free() <= self.total() / 64
     }
@@ -142,7 +144,8 @@ impl Swap {
         slot < self.total.load(Ordering::Relaxed) && map.words[(slot / 64) as usize] & 1 << (slot % 64) != 0
     }
 
-    /// Allocates up to `n` adjacent slots, as many as one place has.
+    /// Allocates up to `n` adjacent slots. If no word of the bitmap has `n` adjacent free slots, allocates the longest
+    /// run.
     pub(crate) fn allocate(&self, n: usize) -> Option<SwapSlots> {
         let mut map = self.bitmap.lock();
         let free = self.free.load(Ordering::Relaxed);
@@ -174,7 +177,7 @@ impl Swap {
     /// Frees slots.
     ///
     /// # Panics
-    /// Panics if one of them is already free, which is a bug of the core.
+    /// Panics if one of the slots is already free, which is a bug of the core.
     pub(crate) fn release(&self, slots: SwapSlots) {
         if slots.len == 0 {
             return;

@@ -8,21 +8,21 @@ use core::cell::UnsafeCell;
 pub(crate) trait MemoryWait: Sync {
     /// Sleeps until frames for programs are free. Returns false if no memory can be freed.
     fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool;
-    /// As `wait_for_memory`, within the limits of `patience`. Returns an error if they are reached.
+    /// Waits like `wait_for_memory`, within the limits of `patience`. Returns an error if these limits are reached.
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError>;
 }
 
-/// The number of times that other threads may take the memory for which a fault waited. After that the fault fails. The
-/// limit is reached only if pageout does not free the needed kind of memory.
+/// The number of times that a fault waits for memory and then finds that other threads have taken it. After that the
+/// fault fails. The limit is reached only if pageout does not free the needed kind of memory.
 pub(crate) const DEFEATS: u32 = 1000;
 
 /// The first refusal of a fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) at: u64,
-    /// The number of reads and writes that were finished by then.
+    /// The number of reads and writes that were finished at the time `at`.
     pub(crate) finished: u64,
-    /// The number of further refusals that the fault could accept then.
+    /// The value of [`Patience::left`] at the time `at`.
     pub(crate) left: u32,
 }
 
@@ -58,7 +58,7 @@ impl Waiter {
     /// # Safety
     /// No other CPU can reach the system yet, and no reference to the word is alive.
     pub(crate) unsafe fn give(&self, memory: &'static dyn MemoryWait) {
-        // SAFETY: by this function's contract no other code reads or writes the word meanwhile.
+        // SAFETY: by this function's contract no other code reads or writes the word during this write.
         unsafe { *self.0.get() = Some(memory) };
     }
 

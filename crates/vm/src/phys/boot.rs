@@ -30,7 +30,7 @@ pub struct BootMemory<'m, M: Machine> {
     pub(crate) machine: &'m M,
     pub(crate) next: *mut u8,
     pub(crate) end: *mut u8,
-    /// The number of structures that the epoch may free at once. It is set when the epoch is made.
+    /// The number of structures that the epoch may free at once. The code that makes the epoch sets it.
     pub(crate) burst: u32,
 }
 

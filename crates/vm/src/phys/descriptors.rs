@@ -13,10 +13,10 @@
 //! | any other with RAM, or with the zero frame | boot | no lock: boot runs alone |
 //! | no RAM, named by a device object | the object's maker | the lock of the first domain's depot |
 //!
-//! The bit of an open section is set after the descriptors are written (release), and read before they are read
-//! (acquire). Some code has a frame's number from its owner, a list or a PTE. It need not read the bit, because the
-//! section of such a frame is already open. Code that visits all frames reads it ([`Descriptors::find`],
-//! [`Descriptors::opened`]).
+//! The CPU that opens a section writes the descriptors, and then sets the section's bit (release). Code that visits all
+//! frames reads the bit (acquire) before it reads descriptors ([`Descriptors::find`], [`Descriptors::opened`]). Code
+//! that has a frame's number from its owner, a list or a PTE need not read the bit. The section of that frame is
+//! already open.
 
 use crate::phys::frames::MAX_ORDER;
 use crate::phys::page::Page;

@@ -20,11 +20,12 @@
 //! # The reserve, and low memory
 //! Requests for programs' frames ([`For::User`]) are refused when the frames outside the magazines are fewer than the
 //! reserve. So a program that uses all memory does not make the kernel's own requests ([`For::Kernel`]) fail. A CPU
-//! compares only when it goes to a depot, not when it takes a frame from its magazine. If the depots have no chain of
-//! the group and the buddy lists are empty, chains of the other group are broken up. A CPU that finds none checks
-//! whether all magazines together hold more than the reserve. If they do, it drains them; otherwise the request is
-//! refused and the magazines stay. So no request is refused while frames count as free, except frames that are just
-//! moving between lists.
+//! compares these numbers only when it goes to a depot, not when it takes a frame from its magazine. Frames of programs
+//! and of the kernel are two groups, with chains of their own. If the depots have no chain of the requested group and
+//! the buddy lists are empty, chains of the other group are broken up. A CPU that finds no chain checks whether all
+//! magazines together hold more than the reserve. If they do, it drains them; otherwise the request is refused and the
+//! magazines stay. So no request is refused while frames count as free, except frames that are just moving between
+//! lists.
 //!
 //! Each domain has its own [`Watermarks`], computed from its size. A CPU whose domain is below its low mark allocates
 //! from the next domain that is above its own low mark. If all domains are below their marks, memory is *low*
@@ -40,7 +41,7 @@ mod magazine;
 mod stock;
 
 use crate::error::OutOfMemory;
-use crate::machine::Machine;
+use crate::machine::{Machine, Standing};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
@@ -60,7 +61,7 @@ use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use quire_sync::hooks::{is_panicking, unpark};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
-/// The frames of the reserve for each CPU. A CPU may keep a half-used slab of each small size.
+/// The number of frames that the reserve has for each CPU. A CPU may keep a half-used slab of each small size.
 const FRAMES_A_CPU: u64 = 8;
 /// The number of frames in a chain. Each exchange touches one shared cache line, so one allocation in 256 does.
 #[cfg(not(any(loom, shuttle)))]
@@ -144,9 +145,17 @@ pub enum For {
     /// A program's page table. Refused like a program's data. It is allocated among the kernel's frames, because it
     /// cannot be moved.
     Table,
-    /// The kernel's own structures, whose makers handle a failure. They may use the reserve down to the
-    /// [floor](Frames::floor).
+    /// The kernel's own structures, whose makers handle a failure. Unless they are made for a
+    /// [program](crate::machine::Standing::Program), they may use the reserve down to the [floor](Frames::floor).
     Kernel,
+    /// Data and page tables of the administrator's programs, after a refusal. They may use the upper quarter of the
+    /// reserve.
+    Administrator,
+    /// Data and page tables of a thread that is ending, after a refusal. They may use the reserve down to the floor.
+    Leaving,
+    /// The kernel's own structures, after a refusal, if they are not made for a program. They may use the reserve down
+    /// to the floor.
+    System,
     /// The kernel's own structures, for a thread that [ends something](crate::machine::Machine::ends_something). They
     /// may use the whole reserve.
     End,
@@ -156,7 +165,7 @@ impl For {
     pub(crate) fn group(self) -> Group {
         match self {
             For::User => Group::User,
-            For::Table | For::Kernel | For::End => Group::Kernel,
+            For::Table | For::Kernel | For::Administrator | For::Leaving | For::System | For::End => Group::Kernel,
         }
     }
     /// Whether the request may not use the reserve.
@@ -172,7 +181,7 @@ pub(crate) struct DepotFrames {
     pub(crate) buddy: Buddy,
 }
 
-/// One domain's depot: its free frames outside the magazines, and their counts.
+/// One domain's depot: its free frames outside the magazines (the CPUs' caches of frames), and their counts.
 #[repr(C)]
 pub(crate) struct Depot {
     /// The number of frames in chains and blocks. Written under the lock, whose cache line it shares.
@@ -201,7 +210,8 @@ pub struct Frames {
     /// The most zeroed frames that a CPU keeps.
     stock: u32,
     reserve: u64,
-    /// The least number of frames that was ever left outside the magazines while memory was low.
+    /// The least number of free frames that was ever left outside the magazines (the CPUs' caches) while memory was
+    /// low.
     least: AtomicU64,
     total: u64,
     /// The thread to wake when memory becomes low; 0 if there is none.
@@ -210,7 +220,7 @@ pub struct Frames {
     asked: AtomicBool,
 }
 
-/// The numbers of free frames outside the magazines at which pageout begins and ends.
+/// The numbers of free frames outside the magazines (the CPUs' caches of frames) at which pageout begins and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watermarks {
     /// Requests for programs' frames are refused below the sum of this number over all domains.
@@ -262,7 +272,7 @@ impl Frames {
             CachePadded(Depot {
                 uncached: AtomicU64::new(0),
                 total: AtomicU64::new(0),
-                // A domain without frames is always low, so its mark is 1.
+                // The mark is 1, so that a domain without frames is always low.
                 low: AtomicU64::new(1),
                 chains: AtomicU32::new(0),
                 held: SpinLock::new(Rank::FRAMES, held),
@@ -307,14 +317,16 @@ impl Frames {
     /// The number of frames that must stay outside the magazines after a request for `on_behalf`.
     pub(crate) fn limit(&self, on_behalf: For) -> u64 {
         match on_behalf {
-            For::User | For::Table => self.reserve(),
-            For::Kernel => self.floor(),
+            For::User | For::Table | For::Kernel => self.reserve(),
+            For::Administrator => self.reserve() - self.reserve() / 4,
+            For::Leaving | For::System => self.floor(),
             For::End => 0,
         }
     }
-    /// The watermarks of `domain`, computed from its size. `min` is its share of the reserve. Each further mark adds a
-    /// sixty-fourth of its frames, at most 256 MiB. This step covers the frames that programs allocate during one write
-    /// to the store. It is small enough that a small machine does not page with a quarter of its memory free.
+    /// The watermarks of `domain`, computed from its size. `min` is the domain's share of the reserve. Each further
+    /// mark adds a sixty-fourth of the domain's frames, at most 256 MiB. This step covers the frames that programs
+    /// allocate during one write to the store. It is small enough that a small machine does not page with a quarter of
+    /// its memory free.
     ///
     /// # Panics
     /// Panics if the machine has no such domain.
@@ -418,7 +430,8 @@ impl Frames {
         let now = depot.uncached.load(Ordering::Relaxed).wrapping_add_signed(delta);
         depot.uncached.store(now, Ordering::Relaxed);
         if self.domains.len() > 1 {
-            // If two CPUs take the last frames of two domains, the fence lets one of them see the other's count.
+            // Each CPU writes its depot's count, fences, and then reads the counts of all depots. So if two CPUs take
+            // the last frames of two domains, one of them sees the other's count.
             fence_full();
         }
         let left = self.uncached();
@@ -490,8 +503,9 @@ impl<M: Machine> Physical<M> {
         Ok((Frame::of(self, pfn), zeroed))
     }
 
-    /// Allocates frames for programs: as many as fit into `into`, and as this CPU or its depot can give at once.
-    /// Returns their number, and a bit mask of the frames that are already zeroed. The caller zeroes the others.
+    /// Allocates frames for programs, at most the length of `into`. Takes only frames that this CPU or its depot can
+    /// give at once. Returns their number, and a bit mask of the frames that are already zeroed. The caller zeroes the
+    /// others.
     pub(crate) fn take_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         if self.inject_failure() {
             return (0, 0);
@@ -579,7 +593,7 @@ impl<M: Machine> Physical<M> {
         if let Some(frame) = self.take_run(order, on_behalf) {
             return Ok(frame);
         }
-        // The depots' chains are broken up one by one, as long as that is needed. Then the magazines are drained.
+        // The depots' chains are broken up one by one, until the request succeeds. Then the magazines are drained.
         while self.frames().break_one() {
             if let Some(frame) = self.take_run(order, on_behalf) {
                 return Ok(frame);
@@ -589,8 +603,29 @@ impl<M: Machine> Physical<M> {
         if let Some(frame) = self.take_run(order, on_behalf) {
             return Ok(frame);
         }
-        let last = on_behalf == For::Kernel && self.machine().ends_something();
-        if last { self.take_run(order, For::End).ok_or(OutOfMemory) } else { Err(OutOfMemory) }
+        let mut refused = on_behalf;
+        while let Some(lower) = self.lower_tier(refused) {
+            if let Some(frame) = self.take_run(order, lower) {
+                return Ok(frame);
+            }
+            refused = lower;
+        }
+        Err(OutOfMemory)
+    }
+
+    /// The part of the reserve that a refused request may use next, by the standing of the running thread. `None` if
+    /// the refusal is final.
+    pub(super) fn lower_tier(&self, refused: For) -> Option<For> {
+        let machine = self.machine();
+        match refused {
+            // A thread that is ending will free memory. The frames below the floor stay for the kernel, even if many
+            // threads end.
+            For::User | For::Table if machine.is_ending() => Some(For::Leaving),
+            For::User | For::Table if machine.standing() == Standing::Administrator => Some(For::Administrator),
+            For::Kernel if machine.standing() != Standing::Program || machine.is_ending() => Some(For::System),
+            For::Kernel | For::System if machine.ends_something() => Some(For::End),
+            _ => None,
+        }
     }
 
     fn take_run(&self, order: u8, on_behalf: For) -> Option<Frame> {
@@ -657,7 +692,7 @@ impl<M: Machine> Physical<M> {
     }
 
     /// Gives all RAM to the domains, at boot. The ends of each run, which are not whole sections, go to the buddy lists
-    /// now. With `describe`, the other sections do too.
+    /// now. With `describe`, the whole sections go to the buddy lists too.
     pub(crate) fn donate_all(&self, describe: bool) {
         let f = self.frames();
         for run in f.pages.runs() {
@@ -685,7 +720,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Gives the frames `start..end` of a device descriptors; see [`crate::phys::descriptors`].
+    /// Makes page descriptors for the frames `start..end`, which belong to a device; see [`crate::phys::descriptors`].
     pub(crate) fn describe_device(&self, start: u64, end: u64) {
         if let Some(depot) = self.frames().domains.first() {
             depot.held.lock().buddy.open_holes(start, end);

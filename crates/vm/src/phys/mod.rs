@@ -5,7 +5,7 @@
 //! - [`frames`]: the frame allocator, with a magazine for each CPU, a depot and buddy lists for each memory domain, and
 //!   the reserve.
 //! - [`slab`]: typed caches over frames, and the heap that is made of them.
-//! - [`queues`]: the active, inactive and laundry queues, each in many shards.
+//! - [`queues`]: the active, inactive and laundry queues, each in many shards (lists with their own locks).
 //!
 //! This folder owns the state word of a page, and keeps the rule of its identity (C1). It uses the machine traits, and
 //! does not know objects, maps or faults.

@@ -8,7 +8,7 @@
 //! - `state` changes by atomic read-modify-write only. The identity (`object`, `index`) and VALID change as C1 states.
 //! - A page is marked dirty before a writable PTE for it exists (relies on C2).
 //! - `next` and `prev` belong to the owner of the list that has the frame: the buddy lists, a magazine, a slab's depot,
-//!   a page queue. The frame's `kind` shows which.
+//!   a page queue. The frame's `kind` shows which list has the frame.
 //! - `words` belong to the user of the frame, which its kind names: the descriptor of a page-table page, a slab's free
 //!   list.
 
@@ -36,7 +36,7 @@ pub enum FrameKind {
     Slab = 6,
 }
 
-/// The earlier copies of a page, as its descriptor records them.
+/// Whether copy-on-write faults have copied a page before, as its descriptor records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copied {
     /// No copy was made before.
@@ -47,12 +47,12 @@ pub enum Copied {
     Watched(u64),
 }
 
-/// The bit of `home` that is the frame's group.
+/// The bit of `home` that is the frame's group (0: frames of programs, 1: of the kernel).
 const GROUP: u8 = 1 << 7;
 
 const COPIED: u8 = 1;
 const WATCHED: u8 = 2;
-/// The index of the word that holds a page's watch.
+/// The index of the word that holds a page's watch (the number of a backing that still maps the page).
 const WATCH: usize = 1;
 
 impl FrameKind {
@@ -84,8 +84,8 @@ impl State {
     pub(crate) const WAITERS: u64 = 1 << 3;
     /// The page was referenced since the queues last checked it.
     pub const REFERENCED: u64 = 1 << 4;
-    /// The content is being written out. Meanwhile no second write begins. If the page is freed meanwhile, its frame is
-    /// freed only when the write is done. See [`crate::paging::laundry`].
+    /// The content is being written out. No second write begins before this write is done. If the page is freed during
+    /// the write, its frame is freed only when the write is done. See [`crate::paging::laundry`].
     pub(crate) const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. Other frames must not be set busy, because the thread that gives a frame an identity writes
     /// the whole word.
@@ -168,7 +168,8 @@ pub struct Page {
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
-    /// For a page of an object: whether it was copied for a front, and whether its second word is its watch.
+    /// For a page of an object: whether a copy-on-write fault has copied it, and whether it has a watch. A watch is the
+    /// number of a backing that still maps the page.
     copied: AtomicU8,
     /// The memory domain of the frame, with its group in the top bit. The CPU that takes the frame off the free lists
     /// writes the group. The domain never changes.
@@ -229,8 +230,8 @@ impl Page {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
-            // Without this check, the thread that next makes a page of the frame would not see our busy bit. When we
-            // clear the bit, we would then clear the busy bit of that thread.
+            // Without this check, the thread that next makes a page of the frame would not see the busy bit of this
+            // thread. When this thread later clears the bit, it would clear the busy bit of that other thread.
             let wild = s & State::IDENTITY == 0 && !mutant(Mutant::BusyNoPage);
             if s & State::BUSY != 0 || other || wild {
                 return false;
@@ -309,7 +310,7 @@ impl Page {
     }
 
     /// Ends a write of the content, and sets `bits` in the same step. Returns false, and changes nothing, if the page
-    /// has lost its identity meanwhile. The caller has held the frame since the write began, so the frame is not
+    /// has lost its identity during the write. The caller has held the frame since the write began, so the frame is not
     /// another page yet.
     pub(crate) fn end_laundering(&self, bits: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
@@ -356,7 +357,7 @@ impl Page {
         debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
         self.object.store(0, Ordering::Relaxed);
         self.kind.store(FrameKind::Unowned as u8, Ordering::Relaxed);
-        // The generation cannot change meanwhile, because the page is busy.
+        // The generation cannot change between the load and the swap, because the page is busy.
         let generation = (old >> State::GENERATION_SHIFT) + 1;
         State(self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel))
     }
@@ -417,7 +418,7 @@ impl Page {
     }
 
     /// Records that the page was copied for a space that no longer maps it; see [`crate::cow::last_sharer`]. If the
-    /// frame is another page by now, the first copy of that page does one unnecessary search.
+    /// frame is another page by now, the first copy of that page searches once without need for a backing that maps it.
     #[inline]
     pub(crate) fn note_copy(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {
@@ -553,7 +554,8 @@ impl Page {
     }
 }
 
-/// The bits of a page's third word that count failed writes. The other bits are the pass that last spared the page.
+/// The bits of a page's third word that count failed writes. The other bits are the number of the pageout pass that
+/// last spared the page.
 const FAILED: u64 = 0xffff_ffff;
 
 impl Page {
@@ -567,7 +569,7 @@ impl Page {
         (pass != 0).then_some(pass)
     }
     /// Records that pass number `pass` spares the page. Only pageout calls this, one pass at a time. A complete write
-    /// of the page clears it.
+    /// of the page clears this record.
     pub(crate) fn shield(&self, pass: u32) {
         let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
         let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);

@@ -22,8 +22,8 @@ const AT_RANDOM: u64 = 1 << 63;
 /// waiting threads rarely share a queue.
 pub(crate) const PAGE_WAITS: usize = 4;
 
-/// The lowest storey of a memory system, the only storey that page tables see. [`Vm`](crate::Vm) is the whole system,
-/// and dereferences to this value.
+/// The lowest storey (innermost nested value) of a memory system, and the only storey that page tables see.
+/// [`Vm`](crate::Vm) is the whole system, and dereferences to this value.
 pub struct Physical<M: Machine> {
     pub(crate) machine: M,
     pub(crate) pages: Descriptors,
@@ -61,7 +61,7 @@ impl Failures {
     }
 }
 
-/// The divisor of memory that may wait for readers in each epoch: one part in 1,024.
+/// In each epoch, at most one part in this number of all memory may wait until readers have unpinned.
 const WAITS: u64 = 1024;
 
 impl<M: Machine> Physical<M> {
@@ -141,7 +141,8 @@ impl<M: Machine> Physical<M> {
     pub unsafe fn descriptor(&self, pfn: Pfn) -> &'static Page {
         self.page(pfn)
     }
-    /// As [`Physical::descriptor`], for any frame number. `None` if the frame has no descriptor.
+    /// Returns the descriptor like [`Physical::descriptor`], but for any frame number. `None` if the frame has no
+    /// descriptor.
     ///
     /// # Safety
     /// The caller only reads the descriptor.
@@ -320,7 +321,7 @@ impl<M: Machine> Physical<M> {
     }
 
     /// Ends the check of a structure. If the structure is broken, panics with the report. Otherwise the next check is
-    /// due after as many updates as this check had steps.
+    /// due after a number of updates that equals the steps of this check.
     #[cold]
     pub(crate) fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
         match result {

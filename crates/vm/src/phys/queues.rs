@@ -1,8 +1,10 @@
-//! Page queues: active, inactive and laundry. Each is divided into shards, and each CPU has a batch in front of them.
+//! Page queues: active, inactive and laundry. Each is divided into shards (lists with their own locks). Each CPU has a
+//! batch of pages that are not in a shard yet.
 //!
 //! A new page goes into the batch of its CPU, which is one store and no shared cache line. A full batch goes to one
-//! shard under one lock. So [`BATCH`] faults share the line of the shard, and the descriptor of its last page, only
-//! once. Each CPU uses the shards of its own window in turn. Windows overlap only if there are fewer shards than CPUs.
+//! shard under one lock. So [`BATCH`] faults together access the cache line of the shard, and the descriptor of its
+//! last page, only once. Each CPU uses the shards of its own window in turn. Windows overlap only if there are fewer
+//! shards than CPUs.
 //!
 //! # Number of shards
 //! `Queues::scale` gives 256 for each queue, or sixteen for each CPU if that is more, at most [`MAX_PARTS`]. A small
@@ -19,7 +21,7 @@
 //!   the lock, and each lock is held for a bounded number of steps.
 //! - An entry in a batch is only a hint: the page may have lost its identity, and may even have a new one. A drain
 //!   moves the pages whose state is *in a batch*, and skips the others.
-//! - An isolated page is not held. It may lose its identity meanwhile, and then putting it back does nothing. If the
+//! - An isolated page is not held. If it loses its identity before it is put back, putting it back does nothing. If the
 //!   frame gets a new identity and is isolated again, the first of the two isolators puts it into a queue. This is
 //!   harmless, because a queue is a hint and the pageout daemon checks each page again.
 //! - `len` of a shard is written under its lock and read without it. A shard of length zero is skipped without its
@@ -127,7 +129,7 @@ struct Batch {
     /// Frame numbers, which are only hints.
     pages: [u32; BATCH],
     len: usize,
-    /// The position in the CPU's window of the shard that was used last.
+    /// The position, in the CPU's window of shards, of the shard that the CPU used last.
     turn: usize,
 }
 
@@ -184,7 +186,7 @@ impl Queues {
     ///
     /// # Safety
     /// The caller puts each page that it takes out into a queue again before the page's object is torn down. It does
-    /// not change the page meanwhile.
+    /// not change the page before that.
     pub unsafe fn parts_of(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
         self.parts(queue)
     }
@@ -223,8 +225,8 @@ impl Queues {
         self.parts_from(queue, self.window(current_cpu()))
     }
 
-    /// As [`Queues::parts`], beginning with shard `start` (modulo the number of shards). The pageout daemon uses the
-    /// shards in turn, so that the pages of no CPU live longer than those of another.
+    /// Iterates over the shards like [`Queues::parts`], beginning with shard `start` (modulo the number of shards). The
+    /// pageout daemon uses the shards in turn, so that pages of one CPU do not stay longer than pages of another.
     pub(crate) fn parts_from(&self, queue: Queue, start: usize) -> impl Iterator<Item = PartRef<'_>> {
         (0..self.count)
             .map(move |i| PartRef { queues: self, queue, number: (start % self.count + i) % self.count })
@@ -277,8 +279,8 @@ impl Queues {
         part.len.store(part.len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
-    /// Locks a shard of `queue` in the window of `cpu`. It is the next one in turn, but locked shards are skipped up to
-    /// [`TRIES`] times.
+    /// Locks a shard of `queue` in the window of `cpu`. Takes the next shard in turn, but skips up to [`TRIES`] locked
+    /// shards.
     fn lock_next(&self, cpu: CpuId, turn: &mut usize, queue: Queue) -> (u16, &Part, SpinGuard<'_, PageList>) {
         let (first, width) = (self.window(cpu), self.width());
         let mut number = first;
@@ -319,7 +321,7 @@ impl Queues {
     fn drain(&self, cpu: CpuId, batch: &mut Batch) {
         let n = core::mem::take(&mut batch.len);
         let mut left = n != 0;
-        // Nearly always all pages go to the active queue, which takes one round.
+        // Nearly always all pages go to the active queue, which takes one iteration of this loop.
         for queue in Queue::ALL {
             if !left {
                 return;
@@ -399,7 +401,8 @@ impl Queues {
         n
     }
 
-    /// Moves a page from its queue or batch to the tail of `queue`. Returns false if the page is in none, or isolated.
+    /// Moves a page from its queue or batch to the tail of `queue`. Returns false if the page is in no queue and no
+    /// batch, or isolated.
     pub(crate) fn move_to(&self, page: &Page, queue: Queue) -> bool {
         let moves = self.isolate(page);
         if moves {
@@ -408,7 +411,7 @@ impl Queues {
         moves
     }
 
-    /// Moves a page to the tail of its shard. Returns false if it is in none.
+    /// Moves a page to the tail of its shard. Returns false if the page is in no shard.
     #[cfg(test)]
     pub(crate) fn requeue(&self, page: &Page) -> bool {
         let place = QueuePlace::of(page.state());

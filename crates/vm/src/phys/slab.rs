@@ -148,7 +148,7 @@ impl Cache {
         let per_slab = ((PAGE_SIZE as usize) << order) / size;
         assert!(per_slab > 0, "slab objects are smaller than eight pages");
         // A batch is half a frame of objects, but at least a small slab. So the CPU that makes a slab keeps all of it.
-        // Otherwise other CPUs would get objects that share cache lines with its own.
+        // Otherwise other CPUs would get objects that share cache lines with the objects of this CPU.
         let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
         let local = boot.per_cpu(|_| Local::new());
         Cache {
@@ -217,8 +217,8 @@ impl Cache {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
-        // The path through the depot is a separate function, so that this path need not save the registers that it
-        // uses.
+        // The path through the depot is a separate function, so that this path need not save the registers that the
+        // other function uses.
         let object = self.mine(&preempt_off()).pop();
         match object {
             Some(object) => Ok(object),
@@ -522,8 +522,8 @@ impl Heap {
         class_of(layout).and_then(|i| self.caches.get(i))
     }
 
-    /// Allocates memory of `layout`, uninitialised. The request is refused at the
-    /// [floor](crate::phys::frames::Frames::floor).
+    /// Allocates memory of `layout`, uninitialised. The request is refused if only the
+    /// [floor](crate::phys::frames::Frames::floor) (half of the reserve) is left.
     ///
     /// # Safety
     /// `vm` is the system that owns the heap.

@@ -1,13 +1,13 @@
-//! Consecutive frames when no such run is free. Pages are moved out of a run of frames, or evicted, until the run is
-//! free.
+//! Allocation of consecutive frames when no free run is long enough. Pages are moved out of a run of frames, or
+//! evicted, until the run is free.
 //!
 //! # Steps
-//! 1. A *candidate* is a run that has only free frames and pages of objects. Candidates are found through the page
-//!    queues, the coldest pages first, with the one iterator over the shards. All descriptors are read only if no queue
-//!    leads to a candidate. The candidate with the fewest pages is tried.
-//! 2. The candidate is *claimed*, frame by frame. First the magazines are drained and free frames are taken out of the
-//!    buddy lists. A page leaves its frame ([`vacate`]), and the frame goes to the claim, not to a list. A temporary
-//!    obstacle, such as a busy page or a frame between two owners, is tried again.
+//! 1. A *candidate* is a run that has only free frames and pages of objects. Candidates are found through the pages at
+//!    the heads of the page queues' shards, the coldest pages first. All descriptors are read only if no queue leads to
+//!    a candidate. The candidate with the fewest pages is tried.
+//! 2. The candidate is *claimed*, frame by frame. First the magazines (the free frames of single CPUs) are drained and
+//!    free frames are taken out of the buddy lists. A page leaves its frame ([`vacate`]), and the frame goes to the
+//!    claim, not to a list. A temporary obstacle, such as a busy page or a frame between two owners, is tried again.
 //! 3. When all frames are claimed, the run is allocated. If a frame cannot be claimed, the claim's frames are freed,
 //!    and the next candidate is tried. Pages that were moved stay in their new frames.
 //!
@@ -16,7 +16,7 @@
 //!
 //! - **claim**
 //!   - fault: busy page, as any remover
-//!   - pageout: busy page: one at a time
+//!   - pageout: only one of the two can hold the page busy
 //!   - magazines, buddy lists: the depot's lock; frames in magazines are drained
 //!   - another claim: the lock of all claims
 
@@ -36,11 +36,11 @@ use crate::types::Pfn;
 /// The order that marks a claimed frame.
 const CLAIMED: u8 = 0xfe;
 
-/// The number of candidates that are tried before the request fails.
+/// The number of candidates (runs that may become free) that are tried before the request fails.
 const ATTEMPTS: usize = 8;
 
-/// The number of rounds over a candidate's frames before the candidate is given up. A temporary obstacle is gone after
-/// a few rounds.
+/// The number of rounds over the frames of a candidate (a run that may become free) before it is given up. A temporary
+/// obstacle is gone after a few rounds.
 const ROUNDS: u32 = 16;
 
 /// The number of pages at the head of a shard that are used to find candidates.
@@ -50,9 +50,9 @@ const HEADS: usize = 4;
 const PIECE: u64 = 512;
 
 impl<M: Machine> Reclaimer<M> {
-    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous). If no such frames are free, pages
-    /// are moved or evicted until some are. May sleep, so the caller holds no lock or page that a fault or pageout
-    /// could need. Programs continue to use their memory meanwhile.
+    /// Allocates frames like [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous). If no such run of
+    /// frames is free, pages are moved or evicted until a run is free. May sleep, so the caller holds no lock or page
+    /// that a fault or pageout could need. Programs continue to use their memory during the call.
     pub fn alloc_contiguous_reclaiming(
         &'static self,
         want: Contiguous,
@@ -195,7 +195,7 @@ impl<M: Machine> Claim<M> {
                 return true;
             }
             if cached {
-                // The depots' chains are drained too, because CPUs that free meanwhile put full chains there.
+                // The depots' chains are drained too, because other CPUs that free frames put full chains there.
                 vm.drain_magazines();
             }
             quire_sync::hooks::relax();
@@ -222,8 +222,8 @@ impl<M: Machine> Claim<M> {
         while at < self.end {
             let to = (at + PIECE).min(self.end);
             let mut held = depot.held.lock();
-            // At most the missing frames count, because claimed frames are no longer among the free frames outside the
-            // magazines.
+            // `most` counts only frames that are not claimed yet. Claimed frames no longer count in `uncached`, the
+            // free frames outside the magazines.
             let most = (to - at).min(self.end - self.start - self.held);
             if f.uncached() < f.limit(self.on_behalf) + most {
                 return false;

@@ -24,7 +24,8 @@ pub enum Daemon {
     Completion,
     /// Pages out when memory is short. Run by one thread.
     Pageout,
-    /// Frees pages that no chain can see any more after a sharer left. Run by one thread.
+    /// Frees pages that no mapping shows any more, after one of several mappings that shared an object was removed. Run
+    /// by one thread.
     Reaper,
 }
 

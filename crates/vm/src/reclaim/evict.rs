@@ -6,9 +6,8 @@
 //! holder may be about to change its memory. The index slot keeps the information from which the content is restored:
 //! - the swap slot, if the page has one;
 //! - nothing, if the object's pager has the page, or if the page was zeroes and holes read as zeroes;
-//! - a zero marker, if a page of private memory has never been stored into. The key then reads as zeroes, even if
-//!   layers behind have other content by then.
-//!   then.
+//! - a zero marker, if a page of private memory has never been stored into. The key then reads as zeroes, even if an
+//!   object behind it in the shadow chain has got other content meanwhile.
 
 impl<M: Machine> ObjectRef<M> {
     /// Pages out `pages`: writes the dirty pages and frees the frames. Pages that are in use, or cannot be written,
@@ -34,8 +33,8 @@ use crate::stats::Event;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Evicts the clean pages of the batch. The caller has set all of them busy. `stays` is called with each of the other
-/// pages while it is still busy; then the page is released. Returns the number of evicted pages.
+/// Evicts the clean pages of the batch. The caller has set all of them busy. Calls `stays` with each page that is not
+/// evicted, while the page is still busy. Then releases the page. Returns the number of evicted pages.
 pub(crate) fn evict<M: Machine>(
     object: &Object<M>,
     batch: &Batch,

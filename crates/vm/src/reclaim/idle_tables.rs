@@ -3,8 +3,9 @@
 //!
 //! Page tables are a cache of the map: dropping them costs some faults and no write. In each round of a pass, a few
 //! spaces that no CPU has run for a second lose their tables. If evicting pages does not free enough, all spaces that
-//! no CPU runs lose their tables. Tables that were rebuilt within a second of such a drop stay. So if programs together
-//! need more memory than the machine has, they fail. Otherwise they would drop each other's tables for ever.
+//! no CPU runs lose their tables. Tables that faults rebuilt within a second after that drop stay. So if programs
+//! together need more memory than the machine has, they fail. If such tables did not stay, the programs would drop each
+//! other's tables for ever.
 
 use crate::machine::Machine;
 use crate::map::space::spaces::{IDLE, Which};
@@ -36,8 +37,8 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// Drops page tables of idle spaces while memory is low, and visits each space once. The daemon calls this if pages
-    /// can neither be written nor dropped. Then no pass runs, so threads would be refused memory before any table is
-    /// dropped. After a round that found nothing, the next one runs only after [`IDLE`].
+    /// can neither be written nor dropped. In that state no pass runs. Without this call, threads would be refused
+    /// memory before any table is dropped. After a round that found nothing, the next one runs only after [`IDLE`].
     pub(in crate::reclaim) fn drop_tables_ahead(&'static self) {
         let p = self.pageout();
         if !ALL || now() < p.no_tables_until.load(Ordering::Relaxed) {
@@ -59,7 +60,8 @@ impl<M: Machine> Reclaimer<M> {
         }
     }
 
-    /// Drops all caches other than pages. Returns whether any memory was freed.
+    /// Drops all caches other than pages: page tables of idle spaces, and the cache of the layers above. Returns
+    /// whether any memory was freed.
     pub(in crate::reclaim) fn take_kept(&'static self, hands: &mut Hands) -> bool {
         let spaces = if ALL { self.spaces_with_tables() } else { 0 };
         let tables = self.drop_tables(&mut hands.spaces, spaces, Which::NotRunning);
@@ -83,7 +85,7 @@ impl<M: Machine> Reclaimer<M> {
         self.take_kept(&mut self.pageout().hands.lock());
     }
 
-    /// Lets the keeper free its memory. Returns whether it freed any.
+    /// Makes the registered cache of the layers above free its memory. Returns whether it freed any.
     pub(in crate::reclaim) fn ask_keeper(&self) -> bool {
         let keeper = *self.pageout().keeper.lock();
         keeper.is_some_and(|k| k.reclaim())

@@ -1,9 +1,9 @@
 //! `MADV_FREE`: a program gives memory up lazily. The pages keep their frames and content until memory is short. A
 //! store before that keeps the page.
 //!
-//! No flag marks such a page. It is made to look like a private page that was never stored into: clean, without a swap
-//! slot. Pageout replaces such a page by a zero marker, which reads as zeroes and hides pages of layers behind. A later
-//! store makes the page dirty first, so the page is kept from then on.
+//! No flag marks a page that was given up. The page is made to look like a private page that was never stored into:
+//! clean, without a swap slot. Pageout replaces such a page by a zero marker, which reads as zeroes and hides pages of
+//! the objects behind in the shadow chain. A later store makes the page dirty first, so the page is kept from then on.
 //!
 //! The rules are those of a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, write-protect all
 //! translations, flush. A store before the flush may be lost with the old content, because it raced with the system

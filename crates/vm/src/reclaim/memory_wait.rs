@@ -1,5 +1,5 @@
-//! The protocol between threads that wait for memory and the pageout daemon. It prevents that one side sleeps for ever
-//! while the other waits for it.
+//! The protocol between threads that wait for memory and the pageout daemon. The protocol prevents that one side sleeps
+//! for ever while the other side waits for it.
 //!
 //! - **A thread waits.** It counts itself in `waiting`, then sets `wanted`. The daemon clears `wanted`, then reads the
 //!   count. The clearing is a read-modify-write, so the daemon sees the count of each thread that set `wanted` before

@@ -3,17 +3,18 @@
 //! Migration removes all translations of the page and moves the page, in one busy period. It sets the page busy,
 //! fences, and removes and flushes all translations (relies on C2). After that only holders read or store through the
 //! frame, and a held page stays. Then the bytes are copied, the object's slot changes from the old frame to the new
-//! frame in one step, and the old frame loses its identity. A fault that had found the old frame sees another
-//! generation under its table page's lock, and retries. (Mutants [`Mutant::CopyBeforeRemove`] and
+//! frame in one step, and the old frame loses its identity. A fault that had found the old frame sees under its table
+//! page's lock that the page's generation has risen, and retries. (Mutants [`Mutant::CopyBeforeRemove`] and
 //! [`Mutant::MoveUnderHold`].)
 //!
 //! A clean page that no PTE maps is evicted instead, because that needs no memory.
 //!
 //! - **vacate**
 //!   - fault: busy and generation, under the table page's lock
-//!   - copy from or to a program (hold): the hold is seen, or the taker sees busy
-//!   - cleaner: LAUNDERING: waited for
-//!   - pageout, truncate, another claim: busy: one at a time
+//!   - copy from or to a program (hold): this thread sees the hold, or the thread that acquires the hold sees the busy
+//!     page
+//!   - cleaner: this thread waits until the page is not LAUNDERING
+//!   - pageout, truncate, another claim: only one thread can hold the page busy
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -106,7 +107,8 @@ fn leave<M: Machine>(
     }
     let (_flushed, wired) = rmap::unmap_unwired(object, &batch);
     let state = page.state();
-    // This is read after the fence of the pass. So this thread sees a holder of the page, or the holder sees busy.
+    // This thread set the page busy, the pass fenced, and now this thread reads the holds. So it sees the hold of
+    // another thread, or that thread sees the busy page.
     let held = page.holds() != 1 && !mutant(Mutant::MoveUnderHold);
     if wired.contains(0) || !state.valid() || state.laundering() || held {
         vm.unbusy(page);
@@ -131,7 +133,7 @@ fn leave<M: Machine>(
     (Vacated::Gone, rest)
 }
 
-/// Moves the content and the identity of the busy page to another frame. Its new page is busy too.
+/// Moves the content and the identity of the busy page to another frame. The page of the new frame is busy too.
 fn settle<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -153,7 +155,7 @@ fn settle<M: Machine>(
     new.set_swap_slot(page.take_swap_slot());
     new.set_failed_writes(page.failed_writes());
     // Records of copies, even of copies in progress, stay with the old descriptor. So the new page is marked as
-    // possibly copied, and its next copy searches again.
+    // possibly copied, and its next copy searches for a backing that still maps it.
     new.suspect();
     let replaced = object.index().replace(key, Slot::Page(from), Slot::Page(to), pin);
     debug_assert!(replaced, "a busy page stays in its slot");

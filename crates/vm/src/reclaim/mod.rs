@@ -3,7 +3,7 @@
 //! - [`scan`]: pageout: when it begins, which pages it visits, and how it wakes threads that wait for memory.
 //! - `evict`: frees the frames of pages. `madv_free`: pages that a program gave up. `idle_tables`: page tables of idle
 //!   spaces.
-//! - `migrate`: moves pages, so that their frames form a run. `contiguous`: makes such runs.
+//! - `migrate`: moves pages, so that their frames form a run. `contiguous`: makes runs of consecutive frames.
 //! - `progress`: decides whether waiting for memory still helps. It is the lowest module here, because paging reports
 //!   refaults to it.
 //! - [`daemon`]: the loops of the threads that run pageout, completion and the reaper.

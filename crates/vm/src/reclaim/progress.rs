@@ -6,14 +6,15 @@
 //! threads are refused memory for a whole window and hardly any gain is left.
 //!
 //! With full swap no gain is left at all, because each page that is read in replaces another. A working set that fits
-//! causes this for a short time, at a high rate, and its threads hardly wait. Memory is exhausted if two conditions
-//! hold in each of two windows. Threads wait for half of the window, and programs get less than a [`TURNOVER`] of
-//! memory and less than [`MOST_TURNOVER`]. Then programs only exchange pages, however long each page was evicted.
+//! into memory also exchanges pages for a short time, but at a high rate, and its threads hardly wait. Memory is
+//! exhausted if two conditions hold in each of two windows. Threads wait for half of the window, and programs get less
+//! than a [`TURNOVER`] of memory and less than [`MOST_TURNOVER`]. Then programs only exchange pages, however long each
+//! page was evicted.
 //!
 //! # Near refaults
 //! A table of fixed size records recent evictions, by a hash of the page's identity, with the number of the eviction. A
-//! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that
-//! touches more memory than the machine has, in any order, has far refaults, because many other pages were evicted
+//! page that is read back before more than [`Ghosts::near`] other pages were evicted is a *near refault*. A program
+//! that touches more memory than the machine has, in any order, has far refaults, because many other pages were evicted
 //! after its own. Only a program that needs a few pages at once, and cannot get them, has near refaults. A collision in
 //! the table forgets an eviction, which errs towards progress.
 //!
@@ -24,7 +25,7 @@
 //! - Up to `near / 16` more pages may have been evicted since a near page, because the last block of each CPU may be
 //!   used in part.
 //! - A near page may count as far if its CPU took its block long before. For an error of that size, the other CPUs must
-//!   evict half of `near` while one CPU uses up a block. So at most an eighth of all evictions has it.
+//!   evict half of `near` while one CPU uses up a block. So at most an eighth of all evictions has this error.
 //!
 //! An eighth is half of the gains that may be left while memory counts as exhausted ([`KEPT`]). So an exchange in which
 //! all pages are lost is still found.
@@ -40,13 +41,14 @@ pub(crate) const WINDOW: u64 = 1_000_000_000;
 pub(crate) const QUIET: u64 = 200_000_000;
 /// The most nanoseconds for which one fault is refused if no place is left to page out to.
 pub(crate) const STARVED: u64 = 2_000_000_000;
-/// The divisor of the gains that must be left: one in four.
+/// One in this number of the gains must be left. Otherwise memory counts as exhausted.
 const KEPT: u64 = 4;
-/// With full swap: the divisor of a window for which threads must have waited.
+/// With full swap: memory counts as exhausted only if threads waited for the time of a window divided by this number.
 const WAITED: u64 = 2;
-/// With full swap: the divisor of all frames for the pages that programs must get in a window.
+/// With full swap: in a window, programs must get at least the number of all frames divided by this number.
 pub(crate) const TURNOVER: u64 = 32;
-/// The upper limit of that number of pages: what a slow disk delivers, however large memory is.
+/// The upper limit of the number of pages that programs must get in a window. A slow disk delivers this number, however
+/// large memory is.
 pub(crate) const MOST_TURNOVER: u64 = 4096;
 /// The number of entries of the table. The models do not use it.
 const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
@@ -70,7 +72,7 @@ pub(crate) struct Block {
     end: AtomicU64,
 }
 
-/// The divisor of `near` for the blocks of all CPUs together.
+/// The blocks of eviction numbers of all CPUs together have [`Ghosts::near`] numbers, divided by this.
 const UNCLEAR: u64 = 16;
 
 impl Ghosts {
@@ -228,8 +230,8 @@ impl Progress {
     ///
     /// If swap is not full, a pause between refusals begins a new window. With full swap (`least` is not 0) a pause
     /// shows nothing, because a pass may take longer. Then threads must have waited for half of each of two windows,
-    /// and only a thread that was refused for longer than [`QUIET`] decides. So neither a burst after a rest nor many
-    /// threads that hardly wait end a process.
+    /// and only a thread that was refused for longer than [`QUIET`] decides. So a burst of refusals after a pause does
+    /// not count as exhausted memory. Nor do many threads that each hardly wait.
     ///
     /// I/O in progress may take long, and its completion may be progress. With full swap some I/O is always in
     /// progress, so a window counts only if some I/O was finished in it.

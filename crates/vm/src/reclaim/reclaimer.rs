@@ -23,10 +23,10 @@ impl<M: Machine> Deref for Reclaimer<M> {
 }
 
 impl<M: Machine> Reclaimer<M> {
-    /// Initialises all fields except the storey below.
+    /// Initialises all fields except `maps`, the embedded value of the storey below.
     ///
     /// # Safety
-    /// The place is fresh memory that no reader can reach, and the storey below is already written there.
+    /// The place is new memory that no other thread can reach, and its field `maps` is initialised.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self) {
         write_storey!(place => Reclaimer { pageout: Pageout::new(), daemons: Daemons::new(); maps });

@@ -8,17 +8,18 @@
 //! - inactive and clean → free;
 //! - inactive and dirty → *laundry* → written, in clusters of neighbours of one object → inactive again, now clean.
 //!
-//! A pass visits the shards of the queues in rounds, until its target is met, or a whole round has found nothing to do.
-//! Each round visits each page at most once, because a visited page goes to the tail of a shard. The number of visits
-//! is limited to the number of pages at the beginning of the round. From the third round on, references do not count.
-//! So programs that touch all their memory all the time cannot keep a pass from its target.
+//! The queues consist of shards (parts with their own locks). A pass visits the shards in rounds, until its target is
+//! met, or a whole round has found nothing to do. Each round visits each page at most once, because a visited page goes
+//! to the tail of a shard. The number of visits is limited to the number of pages at the beginning of the round. From
+//! the third round on, references do not count. So programs that touch all their memory all the time cannot keep a pass
+//! from its target.
 //!
 //! # Decisions come from exact sums
-//! A pass first drains the magazines. It continues until each memory domain has reached its high mark
-//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips pages of domains that
-//! have reached their marks. The lengths of queues are those of their shards. The marks are computed from the totals
-//! each time, so they never need rescaling. (Known bugs of other systems: limits that are computed once at boot, and
-//! counters that lag by a multiple of the number of CPUs.)
+//! A pass first drains the magazines (the free frames of single CPUs). It continues until each memory domain has
+//! reached its high mark ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips
+//! pages of domains that have reached their marks. The lengths of queues are those of their shards. The marks are
+//! computed from the totals each time, so they never need rescaling. (Known bugs of other systems: limits that are
+//! computed once at boot, and counters that lag by a multiple of the number of CPUs.)
 //!
 //! # The daemon
 //! A CPU wakes the daemon when it takes a chain from a depot and leaves all domains below their low marks
@@ -80,7 +81,7 @@ use crate::stats::FaultKind;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{EventKind, Span};
-use quire_sync::{Mutex, Rank, SpinLock};
+use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
 /// The most pages that are taken from a shard at once.
 #[cfg(not(any(loom, shuttle)))]
@@ -97,16 +98,17 @@ const CHANCES: u32 = 2;
 /// The most rounds of a pass; in practice a pass ends long before.
 const ROUNDS: u32 = 64;
 
-/// The divisor of memory for pages of files in constant use: at most one part in 64 stays under any pressure.
+/// The number of frames for each file page in constant use that a round may spare when references do not count any
+/// more.
 const SHIELDED: u64 = 64;
 
-/// The number of passes for which a reference shields such a page.
+/// The number of later passes that still spare a file page after it was seen referenced.
 const SPARED: u32 = 2;
 
 /// The least number of refusals of a starved fault, however long they took.
 const STARVED_DEFEATS: u32 = 3;
-/// With up to this number of waiters, a fault is served within [`STARVED`]. With a multiple of it, the fault may wait a
-/// multiple of that time.
+/// With up to this number of waiters, a fault is served within [`STARVED`]. With n times this number of waiters, the
+/// fault may wait n times that long.
 const FEW: u64 = 32;
 
 /// The work that a pass has done.
@@ -144,20 +146,25 @@ pub struct Pageout {
     begun: AtomicU64,
     /// The number of the last pass that found nothing.
     hopeless: AtomicU64,
-    /// A time in nanoseconds, before which the daemon searches no idle spaces, because a round has found none.
+    /// The time in nanoseconds before which the daemon does not search for idle spaces. A round that finds none sets
+    /// it.
     pub(super) no_tables_until: AtomicU64,
     /// The lock of passes: one pass runs at a time.
     pub(super) hands: Mutex<Hands>,
-    /// The keeper of cached memory that a pass may reclaim.
+    /// The registered cache of the layers above, whose memory a pass may reclaim.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
     /// The lock of claims: one claim of consecutive frames runs at a time. See
     /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
-    /// Held by a thread that reaps because memory is exhausted.
+    /// Held by a thread that frees pages that no space can see, because memory is exhausted and there is no swap.
     reaps: Mutex<()>,
+    /// The number of these searches. Raised by the thread that holds `reaps`.
+    reaped: AtomicU64,
+    /// The threads that wait for such a search.
+    reap_waits: WaitQueue,
 }
 
-/// Pages that the scan isolated from one shard, each with the identity that it had then.
+/// Pages that the scan isolated from one shard, each with the identity that it had when it was isolated.
 struct Taken {
     pages: [Option<(u64, u64, &'static Page)>; TAKE],
     len: usize,
@@ -191,6 +198,8 @@ impl Pageout {
             keeper: SpinLock::new(Rank::IO, None),
             claims: Mutex::new(()),
             reaps: Mutex::new(()),
+            reaped: AtomicU64::new(0),
+            reap_waits: WaitQueue::new(),
         }
     }
 
@@ -204,7 +213,8 @@ impl Pageout {
     }
 }
 
-/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames.
+/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames. (The reaper
+/// frees pages that no space can see.)
 pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
@@ -215,7 +225,7 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// First frees pages that no space can see any more, because they need no write. While programs get no frames,
-    /// frees all such pages.
+    /// frees all of these pages.
     fn reap_first(&'static self, may: &mut MaySleep) {
         while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
     }
@@ -247,8 +257,8 @@ impl<M: Machine> Reclaimer<M> {
         self.frames().free() > self.frames().reserve()
     }
 
-    /// As `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused memory
-    /// since the time `refused`.
+    /// Waits like `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused
+    /// memory since the time `refused`.
     fn wait_for_memory_unless(&'static self, may: &mut MaySleep, refused: u64, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
@@ -259,20 +269,7 @@ impl<M: Machine> Reclaimer<M> {
             return false;
         }
         if !self.can_page_out() {
-            {
-                // One thread reaps at a time. A thread that finds nothing to reap must not continue before another
-                // thread has freed its pages.
-                let _one = p.reaps.lock();
-                if !self.has_memory() {
-                    self.reap_first(may);
-                }
-            }
-            if self.has_memory() {
-                return true;
-            }
-            // Another thread may have dropped all caches while this one waited for the lock.
-            let mut hands = p.hands.lock();
-            return self.has_memory() || self.take_kept(&mut hands) && self.has_memory();
+            return self.reap_or_wait(may);
         }
         let _waits = p.progress.wait();
         let since = p.begun.load(Ordering::Acquire);
@@ -280,7 +277,7 @@ impl<M: Machine> Reclaimer<M> {
             let (mut hopeless, mut out) = (false, false);
             p.asking.wait(may, || {
                 // The decision stands even if some memory is free now, because each freed batch wakes all waiters, and
-                // they take it.
+                // other waiters take it.
                 out = gives_up() || self.is_lost(refused);
                 hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
                 out || hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
@@ -299,6 +296,38 @@ impl<M: Machine> Reclaimer<M> {
             }
         }
         !self.pass(&mut hands, may).hopeless || self.has_memory()
+    }
+
+    /// Frees pages that no space can see, and drops all caches, where no page can be written. Returns whether programs
+    /// can get frames then.
+    ///
+    /// One thread at a time searches. A thread that finds nothing must not continue before another thread has freed
+    /// those that it has found. All other threads sleep, and return together when one whole search has passed since
+    /// they came. They do not queue for a lock, because then thousands of them would search in vain, one after the
+    /// other.
+    fn reap_or_wait(&'static self, may: &mut MaySleep) -> bool {
+        let p = self.pageout();
+        let before = p.reaped.load(Ordering::Acquire);
+        let mut searches = p.reaps.try_lock();
+        if searches.is_none() {
+            may.sleep_on(&p.reap_waits, || {
+                // The first of the two began before this thread came.
+                if p.reaped.load(Ordering::Acquire).wrapping_sub(before) >= 2 || self.has_memory() {
+                    return true;
+                }
+                searches = p.reaps.try_lock();
+                searches.is_some()
+            });
+        }
+        let Some(one) = searches else { return self.has_memory() };
+        if !self.has_memory() {
+            self.reap_first(may);
+        }
+        let found = self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
+        p.reaped.fetch_add(1, Ordering::AcqRel);
+        drop(one);
+        p.reap_waits.wake_all();
+        found
     }
 
     /// Whether programs that are refused memory make no progress ([`progress`](super::progress)). The calling thread
@@ -364,8 +393,9 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
         self.wait_for_memory_unless(may, now(), || false)
     }
 
-    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of `patience`. Each
-    /// refusal of this fault counts, because other threads often take the free memory before the fault runs.
+    /// Waits like [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of
+    /// `patience`. Each refusal of this fault counts, because other threads often take the free memory before the fault
+    /// runs.
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
@@ -394,8 +424,8 @@ struct Scan<'s, M: Machine> {
     hands: &'s mut Hands,
     /// The domains that are below their high marks.
     short: DomainSet,
-    /// The last round changed nothing, because the inactive pages can be neither freed nor laundered (wired, or swap is
-    /// full). The next round does not count them as inactive.
+    /// The last round changed nothing, because the inactive pages can be neither freed nor written out (they are wired,
+    /// or swap is full). The next round does not count them as inactive.
     in_vain: bool,
     /// The number of file pages that this round has spared although references did not count.
     shielded: u64,
@@ -457,7 +487,7 @@ impl<M: Machine> Scan<'_, M> {
         let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(there);
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
-        // Each round launders half as many pages again as are missing, because programs will store into some of them
+        // Each round writes out one and a half times the missing pages, because programs will store into some of them
         // again.
         self.launder(missing + missing / 2, may);
         aged
@@ -651,8 +681,9 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Calls `f` for each object that has taken pages, with the object's pages in ascending order. Only a reference to
-    /// the object is held meanwhile. Pages that have lost their identity are left out, so they return to no queue.
+    /// Calls `f` for each object that has taken pages, with the object's pages in ascending order. During the call of
+    /// `f`, only a reference to the object is held. Pages that have lost their identity are left out, so they return to
+    /// no queue.
     fn by_object(&mut self, taken: &mut Taken, f: &mut dyn FnMut(&mut Self, &Object<M>, &Batch)) {
         let pages = &mut taken.pages[..taken.len];
         pages.sort_unstable_by_key(|p| p.map_or((0, 0), |p| (p.0, p.1)));
@@ -668,7 +699,7 @@ impl<M: Machine> Scan<'_, M> {
                 same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| KeptObject::new(o, &pin))
             };
             let Some(kept) = kept else {
-                // The pages are gone meanwhile, or busy. They are left for the next visit.
+                // The pages were removed since they were isolated, or are busy. They are left for the next visit.
                 self.vm.queues().put_all(same.iter().flatten().map(|p| p.2), Queue::Inactive);
                 continue;
             };

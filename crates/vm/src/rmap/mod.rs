@@ -7,13 +7,13 @@
 //!
 //! # Operations
 //! Each operation works on a [`Batch`] of pages of one object, in one pass over the backings that show any of the
-//! pages. The pass holds the lock of a backing's shard of the mapping list. It locks each table page once for all the
-//! pages that the table page covers.
+//! pages. The pass holds the lock of a backing's shard (a separately locked part of the mapping list). It locks each
+//! table page once for all the pages that the table page covers.
 //!
 //! | operation | effect on a leaf | who holds the pages busy | flush |
 //! |---|---|---|---|
 //! | [`unmap`] | removed; its dirty bit is credited to the page | the caller | yes |
-//! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
+//! | [`unmap_unwired`] | removed and credited, if no wired backing shows the page | the caller | yes |
 //! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; callers that only detect stores do not | yes |
 //! | [`take_referenced`] | loses its accessed bit | not held | no: if a TLB has the bit, a use may be missed |
 //! | [`query`], [`count`] | is read | not held | no |
@@ -79,8 +79,8 @@ pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEve
     pass(object, batch, &mut Unmap(object.vm(), batch))
 }
 
-/// As [`unmap`], for the eviction of pages. Returns the pages that a wired backing shows, which must stay in the
-/// object.
+/// Removes translations like [`unmap`], for an eviction, but skips wired backings. Returns the pages that a wired
+/// backing shows, which must stay in the object.
 pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (FlushedEverywhere, Subset) {
     struct Eviction<'b, M: Machine>(Unmap<'b, M>, Subset);
     impl<M: Machine> Operation<M> for Eviction<'_, M> {
@@ -89,8 +89,8 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
             self.0.leaf(at, va, leaf, table, owed);
         }
         fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
-            // This is read after the fence that follows busy. So a fault through a mapping that was wired later has
-            // seen busy, or this read sees the wired mapping.
+            // This CPU has set the pages busy and fenced before it reads the wired mark. So a fault through a newly
+            // wired mapping sees the busy page, or this read sees the mark.
             let wired = b.is_wired();
             if wired {
                 pages.for_each(|at| self.1.add(at));
@@ -103,9 +103,9 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
     (flushed, eviction.1)
 }
 
-/// Removes all translations of any page within the backings that show `keys` of `object`. So a private mapping's copies
-/// in front of a file are unmapped together with the file's own pages. All are flushed when it returns. The caller has
-/// made sure that no fault installs such a translation any more, and has fenced.
+/// Removes all translations at the addresses at which backings show `keys` of `object`, whatever pages they map. So a
+/// private mapping's copies in front of a file are unmapped together with the file's own pages. All these translations
+/// are flushed when this returns. The caller has made sure that no fault installs one of them any more, and has fenced.
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
     let mut passed = Pass::over(object.address());
@@ -226,11 +226,11 @@ pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
 pub struct Mappings {
     /// The number of PTEs that map the frame.
     pub leaves: u64,
-    /// Whether one of them belongs to a wired mapping, whose pages stay resident.
+    /// Whether one of the leaves belongs to a wired mapping, whose pages stay resident.
     pub wired: bool,
 }
 
-/// How often a count starts again because a backing was linked meanwhile.
+/// How often a count starts again because a backing was linked during the count.
 const RECOUNTS: u32 = 4;
 
 /// Counts the translations of page `key` of `object` that map frame `pfn`. Changes nothing. A pass may visit a backing
@@ -275,7 +275,7 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
         object.scan(first.0, last.0 + 1, |b| passed.paid(in_backing(object.vm(), b, pages, op)));
         object.scanned();
     }
-    // The flush of each backing's space also covered PTEs that other CPUs had removed there and not flushed.
+    // The flush of each backing's space also covered PTEs that other CPUs had removed from the space and not flushed.
     passed.end()
 }
 

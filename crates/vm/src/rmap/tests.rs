@@ -121,7 +121,8 @@ fn a_contended_list_has_one_shard_again_once_it_is_short() {
             spaces.drain(..5);
             assert!(file.shards().is_wide(), "without scans the shards stay");
             assert_eq!(file.query_range(0..4).mapped, 1);
-            // The list is checked at one of two unlinkings, if CPUs have shards of their own.
+            // If CPUs have shards of their own, only one of two unlinkings checks whether the shards must close. So
+            // unlink two backings.
             spaces.drain(..2);
             assert!(!file.shards().is_wide(), "round {round}");
             file.check(true).unwrap();
@@ -153,7 +154,7 @@ fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
                 if n == 10 {
                     file.shards().widen(m.vm);
                 }
-                // Two CPUs use the same shard, as long as CPUs share shards.
+                // CPUs 0 and 15 use the same shard, until CPUs get shards of their own.
                 set_cpu(if n % 2 == 0 { 0 } else { 15 });
                 let space = Space::new(m.vm).unwrap();
                 show(&space, 0, 4, &file, true);
@@ -163,7 +164,7 @@ fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
         set_cpu(0);
         assert!(file.shards().has_own());
         file.check(true).unwrap();
-        // These are the backings that are not in CPUs' own shards.
+        // The pass visits CPUs' own shards too. No space has faulted yet, so it finds no leaf.
         assert_eq!(file.query_range(0..4).mapped, 0);
         spaces.drain(..13);
         assert!(file.shards().is_wide(), "while it is long");

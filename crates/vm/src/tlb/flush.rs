@@ -10,7 +10,8 @@
 //! there. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the
 //! frames and yields [`Flushed`]. Dropping the obligation also discharges it, so that no path can forget this. Only
 //! `discharge` gives the proof. An obligation has room for a bounded number of ranges and table pages. When the ranges
-//! are full, they widen to "everything". When the table pages are full, they are settled at once.
+//! are full, they widen to "everything". When it has no room for another table page, its owner discharges it before the
+//! next removal.
 
 use crate::machine::{Machine, Pmap};
 use crate::phys::Physical;
@@ -39,7 +40,7 @@ pub struct FlushSet {
     all: bool,
     /// The paging-structure caches must be flushed too, because a table page was unlinked.
     structure: bool,
-    /// A range that contains all added ranges, also after the set became "everything".
+    /// A range that contains all added ranges. It is kept up to date even after the set became "everything".
     hull: VirtRange,
 }
 
@@ -136,9 +137,9 @@ pub struct Obligation<'p, M: Machine> {
     set: FlushSet,
     tables: [Pfn; TABLES],
     tables_len: usize,
-    /// A range that contains the addresses of all those table pages.
+    /// A range that contains the addresses that all table pages in `tables` cover.
     covered: VirtRange,
-    /// Whether table pages that are empty when they are settled are freed.
+    /// Whether the discharge frees table pages that are empty once their counts are lowered.
     prunes: bool,
     /// A table page in `covered` may be empty although this obligation owes no flush for it.
     empties: bool,
@@ -206,8 +207,8 @@ impl Pass {
 pub(crate) struct NeverMapped(());
 
 impl NeverMapped {
+    /// # Safety
     /// No translation was ever installed for the backing for which the statement is used.
-    /// No translation of the backing that the statement is used for was ever installed.
     pub(crate) unsafe fn new() -> NeverMapped {
         NeverMapped(())
     }
@@ -248,8 +249,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
-    /// Makes the flush free table pages that are empty after they are settled. This is for reverse-map passes, because
-    /// no other operation may visit the table page later. Map operations free table pages at better times.
+    /// Makes the discharge free table pages that are empty once their counts are lowered. Reverse-map passes use this,
+    /// because possibly no later operation visits the table page. Map operations free table pages at better times.
     #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;
@@ -270,7 +271,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     /// addresses may be added later ([`owe_range`](Self::owe_range)), while the table page is still locked.
     #[inline]
     pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
-        // Most often this is the same table page as the last one.
+        // Most often `table` is the table page that was added last.
         if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
             raise();
@@ -295,7 +296,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// Adds a flush of one page at `va` that another obligation already owes. The PTE is cleared, but the translation
-    /// is not yet flushed from all TLBs (relies on C2, unflushed removals).
+    /// is not yet flushed from all TLBs (relies on C2: every remover sees unflushed removals).
     pub(crate) fn owe_again(&mut self, va: u64) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
     }
@@ -307,8 +308,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// Adds a flush of `range`. Its PTEs are in table pages that this obligation has counted
-    /// ([`owe_table`](Self::owe_table)), or that other obligations have counted already (relies on C2, unflushed
-    /// removals).
+    /// ([`owe_table`](Self::owe_table)), or that other obligations have counted already. Relies on C2: every remover
+    /// sees unflushed removals.
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
     }
@@ -330,7 +331,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.discharge_so_far()
     }
 
-    /// As [`Obligation::discharge`], but the obligation can be used again afterwards.
+    /// Discharges like [`Obligation::discharge`], but the obligation can be used again afterwards.
     #[inline]
     pub(crate) fn discharge_so_far(&mut self) -> Flushed {
         if self.owes() {

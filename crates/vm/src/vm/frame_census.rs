@@ -1,4 +1,4 @@
-//! The uses of frames, for tools that look up a line by its physical address.
+//! The uses of all frames, for tools that look up the owner of a physical address.
 
 use crate::machine::Machine;
 use crate::phys::descriptors::{Closed, SECTION};
@@ -10,23 +10,24 @@ use crate::vm::Vm;
 /// The use of a run of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// Page descriptors: that of frame `n` is the `n`th line.
+    /// Page descriptors. The descriptor of frame `n` is the `n`th cache line.
     Descriptors,
-    /// Taken before the core started, or for its own tables when it did.
+    /// Used before the core started, or for the core's own structures at its start.
     Boot,
     /// A page-table page.
     Table,
     /// A page of an object.
     Object,
-    /// A slab: what its objects are, and their size in bytes.
+    /// A slab: the label of its objects, and their size in bytes.
     Slab(&'static str, usize),
-    /// Other memory of the kernel's.
+    /// Other memory of the kernel.
     Kernel,
 }
 
 impl<M: Machine> Vm<M> {
-    /// Calls `each` for all runs of frames in use, ascending, with the first frame, the number and the use. The machine
-    /// continues meanwhile: a use that changes is reported as before or after.
+    /// Calls `each` for all runs of frames in use, in ascending order, with the first frame, the number of frames and
+    /// the use. Other CPUs may run during the walk: a use that changes is reported as before or after the change. An
+    /// error of `each` ends the walk and is returned.
     pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
         let frames = self.page_count();
         let first = self.machine().pfn_of(self.descriptors().memory().start).0;
@@ -87,7 +88,7 @@ mod tests {
     fn runs_of_frames_are_reported_once_and_a_slab_by_its_label() {
         let m = boot(1024, 1);
         let layout = Layout::from_size_align(768, 8).unwrap();
-        // SAFETY: the heap is the one of `m.vm`, which it is given.
+        // SAFETY: the heap belongs to `m.vm`, which is passed to it.
         let object = unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap();
         let at = m.vm.machine().pfn_of(object.as_ptr());
         let mut runs = Vec::new();

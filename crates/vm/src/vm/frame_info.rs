@@ -1,8 +1,8 @@
-//! One frame, for tools that look frames up by their numbers (`kpageflags` and `kpagecount` of Linux).
+//! Queries of one frame, for tools that look frames up by number (`kpageflags` and `kpagecount` of Linux).
 //!
-//! A reader of a frame's marks takes no lock. A reader of its mappings takes the locks of a reverse scan. Another CPU
-//! may free the frame meanwhile, and it may become another page. The reader then looks again, some times, where the
-//! page's generation has changed. So the answer is that of one moment.
+//! A query of a frame's marks acquires no lock. A query of its mappings acquires the locks of a reverse scan. Another
+//! CPU may free the frame during the query, and use it for another page. Then the page's generation has changed, and
+//! the query is repeated, up to `ATTEMPTS` times. So the answer is that of one moment.
 
 use crate::machine::Machine;
 use crate::object::kept::KeptObject;
@@ -15,23 +15,23 @@ use crate::sleep::MaySleep;
 use crate::types::Pfn;
 use crate::vm::Vm;
 
-/// How often a look at a page that is busy, or has just become another one, begins again.
+/// The most attempts of a query, if the page is busy or changes its identity.
 const ATTEMPTS: u32 = 8;
 
 /// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameInfo {
-    /// The frame has no descriptor, and is no RAM that the allocator has.
+    /// The frame has no descriptor, because it is no RAM of the allocator.
     Unknown,
-    /// Free: on the buddy lists, in a depot or a magazine, or never used.
+    /// A free frame: on the buddy lists, in a depot or a magazine, or never used.
     Free,
     /// The frame of zeroes.
     Zeroes,
-    /// Taken before the core started, or a device's.
+    /// Used before the core started, or a frame of a device.
     Reserved,
     /// A page-table page.
     Table,
-    /// A slab's.
+    /// A frame of a slab.
     Slab,
     /// Other memory of the kernel's.
     Kernel,
@@ -44,23 +44,23 @@ pub enum FrameInfo {
 pub struct PageMarks {
     /// The page's identity or content may be changing.
     pub busy: bool,
-    /// The page has its content.
+    /// The page's content is complete.
     pub valid: bool,
-    /// Memory is newer than what the pager has.
+    /// The page has stores that the pager has not written.
     pub dirty: bool,
-    /// Referenced since pageout looked last, as far as the page itself says. Access bits of leaves are not read.
+    /// The page's own mark of a reference since the last look of pageout. The access bits of leaves are not read.
     pub referenced: bool,
     /// The page's content is being written out.
     pub being_written: bool,
-    /// The page's queue, if it is on one or on its way to one.
+    /// The page's queue, if the page is on a queue, or waits in a CPU's batch to be put on one.
     pub queue: Option<Queue>,
-    /// The page is on that queue.
+    /// The page is on `queue` already, and not only in a CPU's batch.
     pub queued: bool,
     /// The page belongs to private memory.
     pub private: bool,
-    /// The page's only store is swap: it belongs to private memory, to shared memory or to a file in memory.
+    /// The page can only be written to swap: it belongs to private memory, to shared memory or to a file in memory.
     pub in_memory: bool,
-    /// The page has a slot of swap with the same content.
+    /// The page has a swap slot with the same content.
     pub has_slot: bool,
     /// The pages of the object stay resident.
     pub kept_resident: bool,
@@ -101,7 +101,7 @@ impl<M: Machine> Vm<M> {
                 continue;
             }
             if state.0 & State::IDENTITY == 0 {
-                // It has been freed meanwhile.
+                // The page was freed during this call.
                 return FrameInfo::Kernel;
             }
             let private = !state.shared();
@@ -126,12 +126,12 @@ impl<M: Machine> Vm<M> {
         }
     }
 
-    /// The translations of frame `pfn`. A translation that comes or goes meanwhile may count, or not. It may count
-    /// twice only where mappings of its object come and are replaced all the time. A page that stays busy counts as
-    /// unmapped, because it is being read, moved or removed. The frame of zeroes and devices' frames have no reverse
-    /// mapping, and count as unmapped.
+    /// The number of leaves that map frame `pfn`, and whether it is wired. A leaf that is entered or removed during the
+    /// call may count or not. It may count twice only while mappings of its object are constantly made and replaced. A
+    /// page that stays busy counts as unmapped, because it is being read, moved or removed. The frame of zeroes and
+    /// devices' frames have no reverse map, and count as unmapped.
     ///
-    /// The work follows the mappings that show the page. No lock is held for more than a few of them. May sleep.
+    /// The cost follows the mappings that show the page. No lock is held for more than a few mappings. May sleep.
     pub fn mappings_of(&self, pfn: Pfn) -> Mappings {
         let may = MaySleep::here();
         let Some(page) = self.descriptors().find(pfn) else { return Mappings::default() };
@@ -144,8 +144,8 @@ impl<M: Machine> Vm<M> {
                 let generation = page.state().generation();
                 let object = self.object_of(page, &pin);
                 let key = page.index();
-                // Else the object and the index may belong to different identities: a page gets a new identity while it
-                // is busy.
+                // Without this check the object and the key could belong to different identities, because a page gets a
+                // new identity while it is busy.
                 let now = page.state();
                 let one = now.generation() == generation && !now.busy();
                 object
@@ -155,7 +155,7 @@ impl<M: Machine> Vm<M> {
             };
             if let Some((kept, key, generation)) = found {
                 let mappings = rmap::count(kept.object(), key, pfn);
-                // A page that a collapse has moved keeps its leaves, but the scan may have missed them.
+                // If a merge of layers has moved the page, its leaves stay, but the scan may have missed them.
                 if page.state().generation() == generation {
                     return mappings;
                 }

@@ -1,4 +1,4 @@
-//! The memory system as one value: all state that CPUs share, in the memory that it manages.
+//! The memory system as one value. It has all state that CPUs share, and lies in the memory that it manages.
 
 pub mod frame_census;
 pub mod frame_info;
@@ -25,11 +25,11 @@ use quire_sync::record;
 /// Why a memory system cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BootError {
-    /// Not enough RAM for the page descriptors and a little more; the number of frames that were there.
+    /// The RAM is too small for the page descriptors and the system itself. The value is the number of frames.
     TooLittleMemory(u64),
-    /// RAM beyond frame number 2^32 - 2, or ranges that are empty, unsorted or overlap.
+    /// A range is empty, unsorted, overlaps another, or has frame numbers beyond 2^32 - 2.
     BadRange(PhysRange),
-    /// No CPU, or more than [`MAX_CPUS`]; the number that the machine reported.
+    /// The machine has no CPU, or more than [`MAX_CPUS`]. The value is the number that it reported.
     BadCpus(usize),
 }
 
@@ -44,9 +44,10 @@ impl fmt::Display for BootError {
 }
 impl core::error::Error for BootError {}
 
-/// A memory system. It lives in the RAM that it manages, for ever.
+/// A memory system. It lies in the RAM that it manages, and is never destroyed.
 ///
-/// The system is a tower: each storey uses those below and dereferences to them, so their methods are the system's too.
+/// The system is a tower of nested values, called storeys. Each storey uses the storeys below and dereferences to them,
+/// so that their methods can be called on a `Vm`.
 pub struct Vm<M: Machine> {
     reclaimer: Reclaimer<M>,
 }
@@ -59,14 +60,14 @@ impl<M: Machine> Deref for Vm<M> {
     }
 }
 
-/// Bytes that the system itself, its queues, its depots and its per-CPU parts take at most, without the page
+/// The most bytes that the system itself, its queues, its depots and its per-CPU parts use, without the page
 /// descriptors.
 const fn boot_bytes<M: Machine>(cpus: usize, queue_parts: usize, domains: usize) -> usize {
     let parts = Queues::boot_bytes(queue_parts) + Frames::boot_bytes(domains) + Io::boot_bytes() + Ghosts::BYTES + 64;
     size_of::<Vm<M>>() + 2 * PAGE_SIZE as usize + 128 * 1024 + cpus * 16 * 1024 + parts
 }
 
-/// RAM as runs of frames of one domain.
+/// Splits `ram` into runs of frames. All frames of a run are in one memory domain.
 fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> impl Iterator<Item = Run> {
     let domains = domains_of(machine);
     ram.flat_map(move |r| {
@@ -82,11 +83,11 @@ fn runs_of<M: Machine>(machine: &M, ram: impl Iterator<Item = PhysRange>) -> imp
 
 impl<M: Machine> Vm<M> {
     /// Builds the system over `ram`: sorted, disjoint ranges of frames that no other code uses. The first part of the
-    /// largest range is taken for page descriptors and the system itself.
+    /// largest range is used for page descriptors and the system itself.
     ///
     /// # Safety
-    /// The frames of `ram` belong to the system from now on, and `machine`'s RAM stays reachable as long as the
-    /// returned reference, or anything made through it, is used.
+    /// The frames of `ram` belong to the system from now on. `machine`'s RAM stays reachable as long as the returned
+    /// reference, or anything made through it, is used.
     pub unsafe fn new(machine: M, ram: &[PhysRange], config: Config) -> Result<&'static Vm<M>, BootError> {
         let cpus = machine.cpus();
         if cpus == 0 || cpus > MAX_CPUS {
@@ -113,7 +114,8 @@ impl<M: Machine> Vm<M> {
             return Err(BootError::TooLittleMemory(total));
         }
         let next = machine.frame_ptr(largest.start);
-        // SAFETY: one past the part of the range that is set aside; consecutive frames are consecutive in memory.
+        // SAFETY: the pointer is one past the part of the range that is set aside. Consecutive frames are consecutive
+        // in memory.
         let end = unsafe { next.add((boot_frames * PAGE_SIZE) as usize) };
         let mut boot = BootMemory { machine: &machine, next, end, burst: 0 };
         let pages = boot.take_untouched(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
@@ -129,15 +131,15 @@ impl<M: Machine> Vm<M> {
             let count = runs_of(&machine, managed_ram()).count();
             boot.slice(count, || each.next().expect("counted just now"))
         };
-        // SAFETY: the array's memory was just taken, and is never freed; the words are zero, the runs as sorted as
-        // `ram`.
+        // SAFETY: the array's memory was just allocated, and is never freed. The words are zero, and the runs are
+        // sorted like `ram`.
         let pages = unsafe { Descriptors::new(pages, page_count, open, runs) };
         let managed = total - boot_frames;
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
         record::own(place.as_ptr().cast(), size_of::<Vm<M>>(), "vm");
         let next = boot.next;
-        // SAFETY: fresh memory of the right size and alignment, never freed, which no reader knows. Each storey is
-        // written once, with those below it, before the reference is made.
+        // SAFETY: the memory is new, has the right size and alignment, and is never freed. No other thread can reach
+        // it. Each storey is initialised once, before the reference is made.
         let vm: &'static Vm<M> = unsafe {
             let reclaimer = &raw mut (*place.as_ptr()).reclaimer;
             let maps = &raw mut (*reclaimer).maps;
@@ -151,10 +153,10 @@ impl<M: Machine> Vm<M> {
             Reclaimer::write(reclaimer);
             place.as_ref()
         };
-        // SAFETY: boot is alone: no other CPU knows the value, and none reads the word while it is written.
+        // SAFETY: no other CPU can reach the value during boot, so no CPU reads the word while it is written.
         unsafe { vm.memory.give(&vm.reclaimer) };
-        // Leaves map the zero frame.
-        // SAFETY: no other CPU knows the system yet, so no other CPU opens sections.
+        // Leaves map the zero frame, so the section that has its page descriptor is initialised now.
+        // SAFETY: no other CPU can reach the system yet, so no other CPU opens sections.
         unsafe { pages.open_reserved(vm.zero.0, vm.zero.0 + 1) };
         vm.donate_all(managed <= vm.config.describe_at_boot);
         Ok(vm)

@@ -1,4 +1,4 @@
-//! The check level: when structures are checked, at what cost, and the result where one is broken.
+//! Tests of the check level: when structures are checked, the cost of that, and the result for a damaged structure.
 
 use crate::check::QueueError;
 use crate::check::{Broken, Level};
@@ -23,7 +23,7 @@ fn visits(m: &Boot) -> u64 {
     m.vm.stats().total(Event::CheckVisit)
 }
 
-/// Enters a writable leaf where nothing is mapped.
+/// Damages the page tables: enters a writable leaf at an address where nothing is mapped.
 fn corrupt(m: &Boot, space: &Space<TestMachine>) {
     use crate::machine::{Enter, Pmap, Table};
     let pfn = space.pmap().peek(page(0)).unwrap().pfn;
@@ -98,7 +98,7 @@ fn levels_have_the_numbers_that_tools_use() {
     assert_eq!(Level::from_number(3), None);
 }
 
-/// The checker's result after `corrupt` was applied to the second page of a queue of three.
+/// The checker's result after `corrupt` was applied to the second page of a queue of three pages.
 fn of_a_queue(corrupt: impl FnOnce(&Boot, &'static crate::phys::page::Page)) -> Result<(), Broken> {
     let (m, space) = system(Level::Never);
     (0..3).for_each(|n| map(&space, n));
@@ -126,7 +126,7 @@ fn the_check_finds_a_wrong_page_in_a_queue() {
     let none = of_a_queue(|_, p| p.set_kind(crate::phys::page::FrameKind::Unowned));
     assert!(matches!(none, Err(Broken::Queue(QueueError::NoPage(_)))), "{none:?}");
     let elsewhere = of_a_queue(|m, p| {
-        // It is isolated correctly, and then linked at its old place again.
+        // The page is removed from its queue correctly, and then linked into its old place again.
         let (next, before) = (p.next(), p.prev());
         assert!(m.vm.queues().isolate(p));
         p.set_next(next);
@@ -149,7 +149,7 @@ fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
     assert!(matches!(result, Err(Broken::Frames(_))), "{result:?}");
 }
 
-/// The checker's result for swap with two of four pages, after `corrupt` was applied to the slot of the first.
+/// The checker's results for the system and for the space after `corrupt` was applied to the swap slot of a page.
 fn of_swap(corrupt: impl FnOnce(&Boot, u64)) -> [Result<(), Broken>; 2] {
     let (m, space) = system(Level::Never);
     m.swap(100, Default::default());
@@ -169,9 +169,9 @@ fn of_swap(corrupt: impl FnOnce(&Boot, u64)) -> [Result<(), Broken>; 2] {
 #[test]
 fn the_check_finds_a_lost_doubled_or_miscounted_swap_slot() {
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_count())[0], Err(Broken::SwapCount(97)));
-    // A slot without an owner is marked in use.
+    // A slot that no page has is marked as used.
     assert_eq!(of_swap(|m, _| m.vm.swap().corrupt_bit(99))[0], Err(Broken::SwapCount(98)));
-    // A page's slot is freed: the count is right, the page's claim is not.
+    // A page's slot was freed. The count of free slots is right, but the page still names the slot.
     let given = of_swap(|m, slot| m.vm.swap().release(crate::paging::swap::SwapSlots { first: slot, len: 1 }));
     assert!(matches!(given, [Ok(()), Err(Broken::SwapSlot(_))]), "{given:?}");
 }

@@ -24,7 +24,7 @@ impl Axis {
     /// Makes an axis for these values. A logarithmic axis needs a value above zero and none below zero. Otherwise the
     /// axis is linear.
     pub fn new(values: impl IntoIterator<Item = f64>, log: bool, ticks: usize) -> Axis {
-        // Larger values are left out, because their sums and differences would not be finite.
+        // Values of 1e300 and above are left out, because their sums and differences would not be finite.
         let values: Vec<f64> = values.into_iter().filter(|v| v.is_finite() && v.abs() < 1e300).collect();
         let positive = values.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -88,7 +88,8 @@ impl Axis {
         Axis { log: true, low: place.unwrap_or(from), high: to, zero: place, ticks: chosen }
     }
 
-    /// The same axis with only these values written beside it, if there are at most `most` of them.
+    /// Returns the axis with only `values` written beside it. The axis is unchanged if there are more than `most`
+    /// values.
     pub fn at(mut self, mut values: Vec<f64>, most: usize) -> Axis {
         values.retain(|v| v.is_finite() && (0.0..=1.0).contains(&self.place(*v)));
         values.sort_by(f64::total_cmp);

@@ -82,7 +82,7 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
 }
 
 /// Draws the grid lines behind the curves, and the numbers at the axes. The numbers are drawn on the whole sheet,
-/// because the chart's own area moves points outside of it to its edge.
+/// because plotters would move all points outside of the chart's own area to its edge.
 fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
     let area = chart.plotting_area();
     let (across, up) = area.get_pixel_range();
@@ -112,7 +112,7 @@ fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Pa
 
 fn curve(sheet: &Sheet, chart: &Chart<'_>, series: &Series<'_>, unit: &str, ends: (f64, f64)) -> Painted {
     let area = chart.plotting_area();
-    // A point without a number across is a level, which is drawn over the whole width.
+    // A point without a number for the horizontal axis is a level, which is drawn over the whole width.
     let (points, levels): (Vec<_>, Vec<_>) = series.points.iter().partition(|p| across(p).is_finite());
     let class = format!("series s-{} {}", series.side.name(), marker::dash_class(series.dash));
     let key = series.key();

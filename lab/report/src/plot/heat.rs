@@ -1,4 +1,5 @@
-//! Figures as a table of coloured cells. It replaces a panel of many bars, of which many are zero.
+//! Figures as a table of coloured cells. It replaces a panel of many bars, of which many are zero. A *side* is a
+//! measured design or kernel.
 
 use quire_results::{Plot, Shape, Side};
 use serde::Serialize;
@@ -59,7 +60,7 @@ pub fn fits(panel: &Panel<'_>, plot: &Plot) -> bool {
     plot.shape == Shape::Bars && all.len() > MANY && nothing * NOTHING >= all.len()
 }
 
-/// The table: a row for each value across and each name, and a column for each side.
+/// The table: a row for each value of `Plot::across` and each name, and a column for each side (design or kernel).
 pub fn of(panel: &Panel<'_>, plot: &Plot, experiment: &str) -> Heat {
     let mut sides: Vec<Side> = panel.series.iter().map(|s| s.side).collect();
     sides.sort();

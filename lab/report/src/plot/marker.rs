@@ -1,5 +1,5 @@
-//! The marker of each side, and the dashes that distinguish lines of one side. With them, a plot is readable without
-//! colours.
+//! The marker of each side (design or kernel), and the dashes that distinguish lines of one side. Markers and dashes
+//! make a plot readable without colours.
 
 use quire_results::Side;
 
@@ -8,7 +8,8 @@ use super::svg::{FINE, unit};
 /// The number of different dashes. Further series reuse them.
 pub const DASHES: usize = 6;
 
-/// The marker of a side around a point, as an SVG path. `radius` and the coordinates are in plotters' units.
+/// The marker of a design or kernel around a point, as an SVG path. `radius` and the coordinates are in plotters'
+/// units.
 pub fn path(side: Side, x: i32, y: i32, radius: i32) -> String {
     let r = radius;
     let corners = |points: &[(i32, i32)]| {

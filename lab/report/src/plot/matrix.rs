@@ -1,5 +1,5 @@
-//! The matrix plot: Quire compared with the best other side, in a cell for each value across and each value of the
-//! split.
+//! The matrix plot: Quire compared with the best other design. A column is a value of the parameter `Plot::across`, and
+//! a row is a value of the parameter `Plot::split`.
 
 use quire_results::{Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
 use serde::Serialize;
@@ -83,7 +83,7 @@ fn name(experiment: &Experiment, axis: Option<&str>, value: &Parameter) -> Strin
     crate::words::value(&experiment.name, axis.unwrap_or_default(), value)
 }
 
-/// Whether the other side of `a` is better than the other side of `b`.
+/// Whether Quire is worse by a larger factor in the comparison `a` than in `b`.
 fn better(a: &Comparison<'_>, b: &Comparison<'_>) -> bool {
     a.worse_by() > b.worse_by()
 }

@@ -29,7 +29,7 @@ pub struct Figure {
     pub panels: Vec<Drawn>,
     /// The sides in the figure, for its legend.
     pub sides: Vec<Key>,
-    /// The names that distinguish several series of one side, for the legend. It may be empty.
+    /// The names that distinguish several series of one design, for the legend. The list may be empty.
     pub names: Vec<Key>,
     /// The cases that are missing in the figure, with the reasons.
     pub missing: Vec<Missing>,
@@ -71,7 +71,7 @@ const MANY: usize = 4;
 /// An entry of a legend.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Key {
-    /// The value of the series' attribute in the page.
+    /// The value of the attribute `data-series` that the series has in the page.
     pub key: String,
     /// The text of the entry.
     pub title: String,
@@ -172,7 +172,7 @@ fn multiples(panel: &Panel<'_>) -> bool {
     names(panel).len() >= MANY
 }
 
-/// The names of a panel's series, each once. Limits are left out.
+/// The names of a panel's series, each once.
 fn names<'a>(panel: &'a Panel<'_>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for series in &panel.series {

@@ -24,8 +24,8 @@ use super::{
 use crate::{number, words};
 
 const WIDTH: i32 = 480;
-/// The least and the largest width of the rows' names. The longest name decides. A letter takes `LETTER` tenths of a
-/// unit.
+/// The least and the largest width of the rows' names. Between these limits, the longest name determines the width. A
+/// letter takes `LETTER` tenths of a unit.
 const LEFT: (i32, i32) = (118, 200);
 const LETTER: i32 = 59;
 const RIGHT: i32 = 62;
@@ -40,7 +40,7 @@ const GAP: i32 = 8;
 type Area = DrawingArea<Sheet, Shift>;
 type Painted = Result<(), plotters::drawing::DrawingAreaErrorKind<std::convert::Infallible>>;
 
-/// The rows of one value of the parameter across.
+/// The rows of the cases with one value of the plot's main parameter (`Plot::across`).
 struct Group<'a> {
     name: Option<String>,
     order: f64,
@@ -67,7 +67,7 @@ pub fn draw(panel: &Panel<'_>, plot: &Plot, experiment: &str, id: &str, spread: 
     sheet.finish(id, &plot.title, &super::told(panel, plot))
 }
 
-/// The groups in the order of their values across.
+/// The groups in the order of their values of `Plot::across`.
 fn groups<'a>(panel: &'a Panel<'a>, plot: &Plot, experiment: &str) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for series in &panel.series {

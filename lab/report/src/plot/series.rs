@@ -8,7 +8,7 @@ use crate::words;
 pub struct Panel<'a> {
     /// The place where the cases ran.
     pub place: Place,
-    /// The series, in the order of sides, then in the order of the measurements.
+    /// The series, in the order of their designs, then in the order of the measurements.
     pub series: Vec<Series<'a>>,
     /// The unit of the measure.
     pub unit: &'a str,
@@ -20,17 +20,17 @@ pub struct Panel<'a> {
 pub struct Series<'a> {
     /// The design that was measured.
     pub side: Side,
-    /// The name that distinguishes several series of one side, for readers. It may be empty.
+    /// The name that distinguishes several series of one design, for readers. It may be empty.
     pub name: String,
     /// The index of the name, which determines the dashes of the line.
     pub dash: usize,
-    /// The points, in the order of their values across if these are numbers.
+    /// The points, in the order of their values on the horizontal axis if these are numbers.
     pub points: Vec<Point<'a>>,
 }
 
 /// The measure of one case.
 pub struct Point<'a> {
-    /// The value of the parameter across. `None` if the case does not have that parameter.
+    /// The value of the parameter across (on the horizontal axis). `None` if the case does not have that parameter.
     pub across: Option<&'a Parameter>,
     /// The median with its interval.
     pub at: Interval,
@@ -45,7 +45,7 @@ impl<'a> Point<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// The same series for a picture of its own, where its line has no dashes.
+    /// A copy of the series for a picture of its own, where its line has no dashes.
     pub fn alone(&self) -> Series<'a> {
         let points = self.points.iter().map(Point::again).collect();
         Series { side: self.side, name: self.name.clone(), dash: 0, points }
@@ -62,7 +62,7 @@ impl Series<'_> {
         }
     }
 
-    /// The key of the series in the page: the side's name in the results file, and the series' name.
+    /// The key of the series in the page: the design's name in the results file, and the series' name.
     pub fn key(&self) -> String {
         if self.name.is_empty() { self.side.name().to_owned() } else { format!("{} {}", self.side.name(), self.name) }
     }
@@ -83,7 +83,8 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
         let cases = experiment.cases.iter().filter(|c| c.place == place && belongs(c, plot));
         let mut measured: Vec<(&Case, &Measure)> =
             cases.filter_map(|c| Some((c, c.measures.get(&plot.measure)?))).collect();
-        // A curve joins cases that have the parameter across. A limit without that parameter is valid for all values.
+        // A curve joins cases that have the parameter of the horizontal axis. A case of `Side::Limit` without that
+        // parameter is valid for all values.
         let across = |c: &Case| c.parameters.contains_key(&plot.across);
         if plot.shape == Shape::Curves && measured.iter().any(|(c, _)| across(c)) {
             measured.retain(|(c, _)| across(c) || c.side == Side::Limit);
@@ -133,7 +134,8 @@ fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: 
     all
 }
 
-/// The number of a point across. A point without a number is at infinity, so such points come last, in their old order.
+/// The position of a point on the horizontal axis. A point without a number is at infinity. So points without numbers
+/// come last, and keep their order.
 pub fn across(point: &Point<'_>) -> f64 {
     match point.across {
         Some(Parameter::Number(n)) => *n,

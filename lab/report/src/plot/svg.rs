@@ -1,5 +1,5 @@
 //! A backend for the crate plotters that writes SVG for a page with themes. Elements get CSS classes where plotters has
-//! colours. Elements can be grouped, and text stays text.
+//! colours. Elements can be grouped, and texts are written as text, not as shapes.
 
 use std::{cell::RefCell, convert::Infallible, fmt::Write as _, rc::Rc};
 
@@ -14,7 +14,7 @@ use crate::escape::Escaped;
 /// The number of plotters' integer units in one unit of the picture.
 pub const FINE: i32 = 10;
 
-/// The CSS class of an element, which the style sheet colours. Plotters sees the class as a colour.
+/// The CSS class of an element, which the style sheet colours. The crate plotters gets a colour for each class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ink {

@@ -79,7 +79,7 @@ const SIDES: [Side; 7] =
     [Side::Before, Side::After, Side::Ours, Side::Linux, Side::LinuxLarge, Side::Plain, Side::Limit];
 const PLACES: [Place; 5] = [Place::Hosted, Place::Recording, Place::Cachegrind, Place::Guest, Place::GuestCounted];
 
-/// A name from few, so that cases, plots and claims share names.
+/// A name that is mostly `a` or `b`, so that cases, plots and claims often have the same name.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![4 => one_of(&["a", "b"]).prop_map(str::to_owned), 1 => text()]
 }

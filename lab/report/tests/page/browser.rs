@@ -52,7 +52,8 @@ impl Browser {
         browser
     }
 
-    /// Calls a method of the protocol and returns the answer. Events that arrive meanwhile are kept.
+    /// Calls a method of the protocol and returns the answer. Events that arrive before the answer are kept in
+    /// `events`.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({"id": self.last, "method": method, "params": parameters});

@@ -149,7 +149,7 @@ fn clicked_elements_respond() {
         browser.click(&summary);
         assert_ne!(browser.value(&open), before, "{i}");
     }
-    // The button closes only the sections that it opened. Here these are all tables.
+    // The button closes only the sections that it opened. In this test it has opened all tables.
     for open in [true, false] {
         browser.click("document.getElementById('unfold')");
         assert_eq!(

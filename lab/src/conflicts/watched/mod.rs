@@ -6,10 +6,10 @@
 //! would never show it.
 //!
 //! # Judged memory
-//! The check judges all memory of the core and the scheduler: the machine's RAM, the further memory that they get,
-//! labelled memory, and statics. They have no other memory, because both are `no_std` and use no heap. Stacks and this
-//! program's heap are not judged. The simulated hardware and the recorder mark their own accesses, which are not judged
-//! either ([`quire_sync::record::apart`]).
+//! The check judges all memory of the core and the scheduler: the machine's RAM, the memory that `sim::given` lists,
+//! labelled memory, and statics. The core and the scheduler have no other memory, because both are `no_std` and do not
+//! use the host's allocator. Stacks and the allocations of `quire-lab` are not judged. The simulated hardware and the
+//! recorder mark their own accesses, which are not judged either ([`quire_sync::record::apart`]).
 
 mod program;
 mod trace;
@@ -141,8 +141,8 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     else {
         return Err(tool("the program has no pipes".to_owned()));
     };
-    // The address that the program uses to mark rounds, 0 until the program has reported it. Lackey's lines before that
-    // are ignored.
+    // The address of the memory into which the program stores to mark its rounds. It is 0 until the program prints the
+    // address. While it is 0, `trace::read` ignores all accesses that lackey reports.
     let marks = AtomicUsize::new(0);
     let mut said = Said::default();
     let (heard, traced) = std::thread::scope(|s| {
@@ -175,7 +175,8 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     Ok(judge(&said, &traced.rounds, sites))
 }
 
-/// Compares the record with lackey's report, and returns the missed lines, each place once.
+/// Compares the record with lackey's report, and returns the missed lines. Of several lines with one owner and the same
+/// accessing instructions, it returns only the first.
 fn judge(said: &Said, rounds: &[trace::Round], sites: Sites) -> Watched {
     let mut shared = 0;
     let mut missed: BTreeMap<(String, Vec<usize>), Missed> = BTreeMap::new();

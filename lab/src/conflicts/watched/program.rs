@@ -10,15 +10,17 @@ use quire_sync::record::{Mark, as_cpu, marks, owned, scope};
 use std::cell::Cell;
 use std::io::Write as _;
 
-/// The number of frames of a machine. It is small, because each frame is touched at boot.
+/// The number of frames of a machine. It is small, because boot touches each frame, and lackey traces each access.
 const FRAMES: u64 = 1024;
-/// The number of rounds before the first counted round. In them, all structures that are made once are made.
+/// The number of rounds before the first counted round. In these rounds, the core makes all structures that it makes
+/// only once.
 const WARM: u32 = 3;
 /// The number of counted rounds.
 const ROUNDS: u32 = 1;
 
-/// The operation that both CPUs do, and the state. The cases use each part of the core and of the scheduler, without
-/// long preparations. Lackey traces about two million instructions in a second.
+/// The cases: the operation that both CPUs do, and the relation of their processes. The cases use each part of the core
+/// and of the scheduler. Their preparations are short, because lackey traces only about two million instructions in a
+/// second.
 const CASES: &[(&str, State)] = &[
     ("zero-fill", State::Threads),
     ("zero-fill", State::Anonymous),

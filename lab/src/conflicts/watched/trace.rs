@@ -37,7 +37,7 @@ pub(super) struct Trace {
 
 /// The most accesses to a line that are kept.
 const KEPT: usize = 12;
-/// The most bytes of other lines that are kept.
+/// The most bytes that are kept of lines that are not lackey's.
 const OTHER: usize = 4096;
 
 /// The state of the reader, which follows the program's run.
@@ -46,7 +46,7 @@ struct Reader {
     cpu: usize,
     /// Whether the program is inside a round.
     counts: bool,
-    /// The number of [`Mark::Apart`] without their [`Mark::Back`] so far.
+    /// The number of marks [`Mark::Apart`] whose mark [`Mark::Back`] has not been read yet.
     apart: usize,
     pc: usize,
     lines: HashMap<usize, Vec<Touch>>,

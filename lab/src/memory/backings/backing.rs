@@ -1,4 +1,5 @@
-//! Backings: the mapping of an object in a space, with the backings behind it.
+//! Backings. A backing is the mapping of an object in a space. Where the object has no page, the page of the backing
+//! *behind* it is seen: that backing maps another object at the same addresses.
 
 use super::object::{Object, Shown};
 use super::tables::Tables;
@@ -6,7 +7,8 @@ use crate::memory::pages::Frame;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A space's mapping of an object. It is on the object's list as long as it exists. The space's tables exist longer.
+/// A space's mapping of an object. The object's list contains the backing as long as the backing exists. The space's
+/// tables exist longer than the backing.
 pub(super) struct Backing {
     pub object: Arc<Object>,
     shown: Shown,
@@ -42,12 +44,12 @@ impl Backing {
         Self::listed(shown, self.object.clone(), behind)
     }
 
-    /// Splits this backing, and those behind it, at `page`. They keep the pages before `page`. The returned backings
-    /// get the rest.
+    /// Splits this backing, and those behind it, at `page`. The existing backings keep the pages before `page`. The
+    /// returned backings get the rest.
     pub fn split(&mut self, page: u64) -> Box<Backing> {
         let behind = self.behind.as_mut().map(|b| b.split(page));
-        // For a moment, both backings are listed for the pages from `page` on. A remover then looks for such a page
-        // twice.
+        // Until `shrink` returns, the object's list has two backings for the pages from `page` on. A CPU that removes
+        // such a page then looks up the page's PTE twice, which is harmless.
         let rest = Self::listed(self.shown.split(page), self.object.clone(), behind);
         self.object.shrink(self.number, page);
         rest
@@ -58,7 +60,7 @@ impl Backing {
         1 + self.behind.as_ref().map_or(0, |b| b.depth())
     }
 
-    /// Whether this object hides all pages of the backings behind it in this range.
+    /// Whether this backing's object has all pages of the range, and so hides the backings behind it.
     pub fn hides_all(&self, pages: Range<u64>) -> bool {
         self.behind.is_some() && self.object.has_all(self.key(pages.start)..self.key(pages.end))
     }
@@ -73,7 +75,8 @@ impl Backing {
         self.behind = None;
     }
 
-    /// The page that is seen behind this backing, held shared: it stays until it is unshared.
+    /// The page that the backings behind this one show at `page`, held shared. The page stays until the caller calls
+    /// `Core::unshare`.
     pub fn seen_behind(&self, page: u64) -> Option<Frame> {
         let mut at = self.behind.as_ref();
         while let Some(backing) = at {

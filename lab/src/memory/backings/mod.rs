@@ -5,18 +5,19 @@
 //!   a list of the backings that map it. Fork and clip copy the whole chain of backings. A store after a fork adds an
 //!   object in front of the chain.
 //! - To remove a page from every space, the remover walks the object's list of backings. Each backing gives the address
-//!   of the page, and the remover looks up the PTE there. A PTE that maps another frame stays. So the cost grows with
-//!   the number of the object's mappings, not with the page's.
+//!   of the page, and the remover looks up the PTE at that address. A PTE that maps another frame stays. So the cost
+//!   grows with the number of the object's mappings, not with the number of the page's mappings.
 //! - PTEs have no lock of their own. A CPU that changes a PTE holds one of 64 marks of the space, found by a hash. The
 //!   remover of a page holds no mark. It clears each PTE by compare-and-swap.
-//! - A fault holds the map's lock shared, and holds the page shared too if that is resident. It changes counters of the
-//!   space and of the table page. A fork copies no PTEs.
-//! - The next fork ends a chain of more than five objects behind the front object. It copies the pages that are seen
+//! - A fault holds the map's lock shared. It also holds the page shared if the page is resident. It changes counters of
+//!   the space and of the table page. A fork copies no PTEs.
+//! - A fork ends a chain of more than five objects, the front object included. It copies the pages that are seen
 //!   through the front object into that object. A fork also ends a chain whose front object hides all pages behind. No
-//!   other operation collapses a chain. Until then, a private mapping of a file shows later stores to the file.
+//!   other operation collapses a chain. Until its chain ends, a private mapping of a file shows later stores to the
+//!   file.
 //!
-//! Frames, shards and page descriptors are those of [`Records`](super::Records), but a page has no list of mappings.
-//! There is no TLB to flush here either.
+//! Frames, page descriptors, and the shards of the free list and of the page queue are those of
+//! [`Records`](super::Records). But a page has no list of mappings. This core too has no TLB to flush.
 
 mod backing;
 mod object;

@@ -19,9 +19,9 @@ pub(super) struct Shown {
     pub offset: u64,
     tables: *const Tables,
 }
-// SAFETY: the tables are shared through atomic marks and words, and exist as long as this is on a list.
+// SAFETY: the tables are shared through atomic marks and words, and exist as long as the object's list has this value.
 unsafe impl Send for Shown {}
-// SAFETY: the tables are shared through atomic marks and words, and exist as long as this is on a list.
+// SAFETY: the tables are shared through atomic marks and words, and exist as long as the object's list has this value.
 unsafe impl Sync for Shown {}
 
 impl Shown {
@@ -86,7 +86,7 @@ impl Object {
         !self.file && Arc::strong_count(self) == 1
     }
 
-    /// Adds a backing to the list. Returns its index there.
+    /// Adds a backing to the list. Returns its index in the list.
     pub(super) fn show(&self, shown: Shown) -> usize {
         let mut all = self.shown.write();
         let number = all.insert(shown);
@@ -184,8 +184,8 @@ impl Object {
         }
         pages.set(key, None);
         drop(pages);
-        // A CPU that maps the page holds it shared meanwhile. So all such CPUs are done, and later faults no longer
-        // find the page.
+        // A CPU holds a page shared while it maps the page. This CPU holds the page exclusively, so no CPU is mapping
+        // it. Later faults do not find the page, because the object no longer has it.
         let all = self.shown.read();
         for (_, shown) in all.iter() {
             record::read(shown);

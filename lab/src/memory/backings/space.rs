@@ -18,7 +18,7 @@ struct Mapping {
     front: Box<Backing>,
     shared: bool,
     writable: bool,
-    /// Whether the front object is shared, so that the first store adds a new object in front of it.
+    /// Whether the object of `front` is shared, so that the first store adds a new object in front of it.
     needs_copy: bool,
 }
 
@@ -30,7 +30,7 @@ impl Split for Mapping {
 
 /// The most pages that one load fault maps.
 const AROUND: usize = 16;
-/// A fork ends the chain if more objects than this lie behind the front object.
+/// A fork ends a chain that has more objects than this, the front object included.
 const DEEP: usize = 5;
 
 /// An address space.
@@ -119,7 +119,7 @@ impl Space {
             if found.own {
                 self.tables.enter(page, found.frame, mapping.writable && !mapping.needs_copy);
             } else {
-                // This never replaces the PTE of a copy that another CPU has made meanwhile.
+                // `enter_free` replaces no PTE. So the PTE of a copy that another CPU has just made stays.
                 self.tables.enter_free([(page, found.frame)].into_iter());
             }
             if found.fresh {
@@ -134,9 +134,9 @@ impl Space {
         }
     }
 
-    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the front object,
-    /// and is copied or zeroed if needed. For a load, the page may belong to an object behind. If no object has one, a
-    /// zeroed page is made in front.
+    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the object of
+    /// `front`, and is copied or zeroed if needed. For a load, the page may belong to an object behind `front`. If no
+    /// object has a page, a zeroed page is made in the object of `front`.
     fn find(&self, front: &Backing, page: u64, store: bool) -> Result<FaultPage, Failure> {
         loop {
             if let Some(frame) = front.object.look(front.key(page)) {
@@ -151,8 +151,8 @@ impl Space {
         }
     }
 
-    /// Makes a page in the front object, with the content seen behind it, or zeroes. The caller holds it exclusively.
-    /// Returns `None` if the front object has the page by now.
+    /// Makes a page in the front object, with the content seen behind it, or zeroes. The caller then holds the page
+    /// exclusively. Returns `None` if another CPU has already added the page to the front object.
     fn fill(&self, front: &Backing, page: u64) -> Result<Option<Frame>, Failure> {
         let Some(frame) = front.object.add(front.key(page))? else { return Ok(None) };
         match front.seen_behind(page) {
@@ -178,7 +178,8 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unshare(*frame));
     }
 
-    /// Adds an object of this space in front of the page's object, if that object is shared.
+    /// If the object mapped at `page` is shared, puts a new object of this space in front of it. The new object gets
+    /// the pages into which this space stores.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((start, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
@@ -228,8 +229,8 @@ impl Space {
                 self.core.unbusy(frame);
             }
         }
-        // PTEs of these pages are dropped, because they may map pages of the removed backings. A CPU that is just
-        // removing such a page no longer looks for it in this space.
+        // PTEs of these pages are cleared first, because they may map pages of the removed backings. After `cut`, a CPU
+        // that removes such a page does not find this space in the object's list.
         self.tables.clear(pages);
         front.cut();
         Ok(())
@@ -252,8 +253,8 @@ impl Space {
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Calls `f` with a word while the word is mapped. The map is locked meanwhile, so forks and unmaps wait. Only for
-    /// tests, which do not remove pages of a file that they use in this way.
+    /// Calls `f` with a word while the word is mapped. The map is locked during the call, so forks and unmaps wait.
+    /// Only tests call this function. They do not remove pages of a file that they access in this way.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();

@@ -1,5 +1,6 @@
-//! Page tables of the backings core, without a record for each PTE. A CPU that changes a PTE holds a mark of the space.
-//! The remover of a page holds none. It changes PTEs by compare-and-swap.
+//! Page tables of the backings core, without a record for each PTE. A CPU that changes a PTE holds a mark of the space:
+//! a small spin lock, chosen by a hash of the page's number. A CPU that removes a page from all spaces holds no mark.
+//! That CPU changes PTEs by compare-and-swap.
 
 use crate::memory::levels::{FANOUT, Levels};
 use crate::memory::pages::Frame;
@@ -45,7 +46,7 @@ pub(super) struct Tables {
     resident: CachePadded<AtomicU64>,
 }
 
-/// A marked page. Only the holder of the mark, and the remover of a frame, change the page's PTE.
+/// A page whose mark is held. Only the holder of the mark, and a CPU that removes the frame, change the page's PTE.
 struct Marked<'t>(&'t AtomicU64);
 
 impl Drop for Marked<'_> {
@@ -82,12 +83,12 @@ impl Tables {
         self.resident.fetch_sub(u64::from(leaves), Ordering::Relaxed);
     }
 
-    /// Maps a page in place of the old PTE. The caller holds the page, so that it is not removed meanwhile.
+    /// Maps a page in place of the old PTE. The caller holds the page, so no CPU removes the page during the call.
     pub fn enter(&self, page: u64, frame: Frame, writable: bool) {
         let Some(table) = self.levels.table(page, true, Table::new) else { return };
         let _mark = self.mark(page);
         let new = frame | PRESENT | if writable { WRITABLE } else { 0 };
-        // If another CPU has mapped the same frame as writable, it stays writable.
+        // If another CPU has mapped the same frame as writable, the PTE stays writable.
         let with = |old: Leaf| Some(if frame_of(old).is_some_and(|(f, _)| f == frame) { old | new } else { new });
         let old = table.leaves[page as usize % FANOUT].fetch_update(Ordering::AcqRel, Ordering::Relaxed, with);
         if old == Ok(NONE) {
@@ -130,7 +131,8 @@ impl Tables {
     pub fn clear(&self, pages: Range<u64>) {
         for (first, table, slots) in self.levels.tables(pages) {
             for slot in slots {
-                // An empty PTE stays empty, because the caller holds the map exclusively. So it needs no mark.
+                // An empty PTE stays empty, because the caller holds the map exclusively. So this CPU skips it without
+                // a mark.
                 if table.leaves[slot].load(Ordering::Relaxed) == NONE {
                     continue;
                 }

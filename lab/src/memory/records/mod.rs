@@ -1,24 +1,24 @@
 //! A memory core that keeps a record (a pv entry) for each mapping of a page. The kernels of the BSD family did so
-//! since Mach, and DragonFly BSD did until 2019. The source S0 replaced this design. With its queues in one shard, this
-//! core is the design that S1 replaced. With 256 shards, it is S1 itself.
+//! since Mach, and DragonFly BSD did until its change of 2019, the source S0. With its page queue in one shard, this
+//! core is the design that DragonFly BSD replaced in 2011 (source S1). With 256 shards, it is the design of S1.
 //!
 //! The core is a good implementation of its design, so that the remaining cost belongs to the design:
 //! - A fault finds its entry under a shared lock of the map, and makes the page busy under the object's lock. It
 //!   releases the object's lock before it fills and maps the page. A load also maps the resident pages around its page.
 //!   Each table page has a lock for its PTEs. It also has a pool of records, which needs no further lock.
 //! - Each page has a list of its mappings with a lock of its own. Mapping and unmapping change the list. A remover of
-//!   the page walks the list. A fork copies no PTEs and therefore no records, as in that source. Forks of other systems
-//!   copied them.
+//!   the page walks the list. A fork copies no PTEs and therefore no records, as in DragonFly BSD. Forks of other
+//!   systems copied PTEs and records.
 //! - Free frames and the page queue have any number of shards. A CPU allocates frames from its own shards. A page is
 //!   queued in the shard of its frame.
 //! - The first store after a fork adds a shadow object in front of a shared object. An object is collapsed into its
-//!   shadow if only that shadow refers to it. This is tried when the shadow gets a new page, and when the other
-//!   references are dropped.
+//!   shadow (its pages move there) if only that shadow refers to it. The collapse is tried when the shadow gets a new
+//!   page, and when other references to the object are dropped.
 //!
 //! | lock | guards |
 //! |---|---|
-//! | map (shared or not) | entries; held over a fault |
-//! | object, then the one behind it | its pages, their busy states, the object behind |
+//! | map (shared or exclusive) | entries; a fault holds it to its end |
+//! | object, then the object behind it | its pages, their busy states, the object behind |
 //! | table page | leaves and records of 2 MiB |
 //! | page | the list of its mappings |
 //! | shard | free frames, queued pages |

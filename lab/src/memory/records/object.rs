@@ -16,8 +16,8 @@ struct State {
     behind: Option<Arc<Object>>,
     /// The objects that have this object behind them, or once had.
     shadows: Vec<Weak<Object>>,
-    /// The number of faults that hold a page of this object busy and look behind it. Meanwhile no page is moved from
-    /// behind.
+    /// The number of faults that hold a page of this object busy and look behind it. While it is not 0,
+    /// `collapse` moves no page from the object behind.
     in_progress: u32,
 }
 
@@ -75,7 +75,7 @@ impl Object {
 
     /// Finds the page that is seen at `key`, and makes it busy. For a store, the page belongs to this object, and is
     /// copied or zeroed if needed. For a load, the page may belong to an object behind. If no object has one, a zeroed
-    /// page is made here.
+    /// page is made in this object.
     pub(super) fn find(self: &Arc<Object>, key: u64, store: bool) -> Result<FaultPage, Failure> {
         let core = self.core;
         loop {
@@ -99,7 +99,7 @@ impl Object {
                     continue;
                 }
             }
-            // A busy page is put into the slot, so that the lock can be released while the page is filled.
+            // A busy page is put into the slot, so that the lock can be released before the page is filled.
             drop(state);
             let frame = core.take(key)?;
             let mut state = self.state.lock();
@@ -193,9 +193,9 @@ impl Object {
         }
     }
 
-    /// Collapses the chain. If this object alone refers to the anonymous object behind it, that object's pages move
-    /// here, and hidden pages are freed. This is repeated with the next object behind. Returns the number of pages
-    /// visited.
+    /// Collapses the chain. If this object alone refers to the anonymous object behind it, that object's pages move to
+    /// this object, and hidden pages are freed. This is repeated with the next object behind. Returns the number of
+    /// pages visited.
     pub(super) fn collapse(self: &Arc<Object>) -> u64 {
         let mut looked = 0;
         loop {

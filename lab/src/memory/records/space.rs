@@ -112,7 +112,7 @@ impl Space {
                 let writable = entry.writable && !entry.needs_copy;
                 self.tables.enter(self.core, page, found.frame, writable);
             } else {
-                // This never replaces the PTE of a copy that another CPU has made meanwhile.
+                // `enter_free` replaces no PTE. So the PTE of a copy that another CPU has just made stays.
                 self.tables.enter_free(self.core, [(page, found.frame)].into_iter());
             }
             self.core.unbusy(found.frame);
@@ -138,7 +138,8 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unbusy(*frame));
     }
 
-    /// Adds an object of this space in front of the page's object, if that object is shared.
+    /// If the object mapped at `page` is shared, puts a new object of this space in front of it. The new object gets
+    /// the pages into which this space stores.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((_, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
@@ -184,8 +185,8 @@ impl Space {
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Calls `f` with a word while the word is mapped. The map is locked meanwhile, so forks and unmaps wait. Only for
-    /// tests, which do not remove pages of a file that they use in this way.
+    /// Calls `f` with a word while the word is mapped. The map is locked during the call, so forks and unmaps wait.
+    /// Only tests call this function. They do not remove pages of a file that they access in this way.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();

@@ -175,8 +175,8 @@ impl Core {
             }
             // SAFETY: the record is on the list, so its table page stays as long as the page's lock is held.
             let (table, slot) = unsafe { (&*(*record).table, (*record).slot as usize) };
-            // This is against the lock order, because the holder of the table's lock may wait for the page's lock. So
-            // it only tries.
+            // A fault acquires the table page's lock before the page's lock. This function acquires them in the
+            // opposite order, so it must not wait for the table page's lock and only tries to acquire it.
             let Some(mut leaves) = table.0.try_lock() else {
                 drop(list);
                 relax();

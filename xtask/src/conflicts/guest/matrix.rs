@@ -18,8 +18,7 @@ const STATES: [(&str, &str); 5] = [
 
 /// The matrix of these cases, without the machine and the time.
 pub fn of(all: &[Judged<'_>], expected: &[Expected]) -> Conflicts {
-    // The program lists pairs by their first operation. The first pair of an operation is the pair with itself, if that
-    // is a case.
+    // The order is that of the first operations of the pairs. Operations that occur only as second operations follow.
     let mut operations: Vec<Named> = Vec::new();
     for name in (0..2).flat_map(|which| all.iter().map(move |judged| &judged.case.operations[which])) {
         if !operations.iter().any(|known| known.name == *name) {

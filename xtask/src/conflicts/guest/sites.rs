@@ -15,7 +15,8 @@ const IMAGE: u64 = 0xffff_ffff_8000_0000;
 const MAP: std::ops::Range<u64> = 0xffff_c000_0000_0000..0xffff_c800_0000_0000;
 const PAGE: u64 = 4096;
 
-/// The beginnings of functions that only work on behalf of their callers.
+/// The beginnings of the names of functions that only work on behalf of their callers. A label names the caller of such
+/// a function instead, if the caller is known.
 const CARRIERS: [&str; 9] = [
     "core::",
     "alloc::",
@@ -89,7 +90,7 @@ impl Sites {
         format!("{}, {}", self.owner(line), self.function(line.writer.pc))
     }
 
-    /// A description of a shared line: its label with the addresses and with the other access.
+    /// A description of a shared line: its label, the addresses, and the access by the other CPU.
     pub fn describe(&self, line: &Line) -> String {
         format!(
             "CPU {} stores at {:#x} in {}; the other one comes from {} (line {:#x}, {})",
@@ -117,8 +118,8 @@ impl Sites {
         let found = self.frames[..last].last().filter(|f| frame < f.first + f.count);
         let Some(found) = found else { return "free memory".to_owned() };
         match found.used.split(' ').collect::<Vec<_>>()[..] {
-            // The function identifies these heap objects. Their size is left out of the label, because it changes with
-            // every new field.
+            // The function in the label identifies a heap object. The object's size is left out of the label, because
+            // the size changes with every new field.
             ["slab", label, _] => {
                 label.split_once('-').map_or(label, |(kind, _)| if kind == "heap" { kind } else { label }).to_owned()
             }

@@ -62,7 +62,7 @@ pub fn list(text: &str) -> Result<Vec<Expected>> {
 pub enum Verdict {
     /// No line was shared in any round.
     Free,
-    /// Lines were shared, but no label in as many rounds as count against the case.
+    /// Lines were shared, but each label in fewer rounds than count against the case (`ROUNDS`).
     Amortised,
     /// Lines are shared, and all their labels are listed.
     Listed,
@@ -172,8 +172,8 @@ pub fn shares<'a>(all: &'a [Judged<'_>]) -> BTreeMap<&'a str, Share> {
     shares
 }
 
-/// The errors. In every run, these are the unexpected conflicts. Only a `whole` run also shows conflicts above their
-/// rate, and expected conflicts that did not occur.
+/// The errors. Every run reports unexpected conflicts. Only a run of all operations (`whole`) also reports conflicts
+/// above their rate, and expected conflicts that did not occur.
 pub fn complaints(all: &[Judged<'_>], expected: &[Expected], whole: bool) -> Vec<String> {
     let steady: BTreeSet<&str> = all.iter().flat_map(Judged::steady).collect();
     let shares = shares(all);

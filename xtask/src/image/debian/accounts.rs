@@ -1,4 +1,5 @@
-//! The users and groups of a root file system: those of every Debian machine, and those of its packages.
+//! The users and groups of a root file system: those that every Debian machine has, and those that the packages
+//! request.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Files that the scripts of common packages make on every machine. They are made here, because no script runs.
+//! Files that the scripts of common packages make on every machine. This module makes them, because no package script
+//! runs.
 //!
 //! - `libpam-runtime`: the four common files of `/etc/pam.d`, with the plain Unix module;
 //! - `ca-certificates`: all certificates in one file;
@@ -20,7 +21,7 @@ const PAM: &[(&str, &str)] = &[
 /// The directory where `ca-certificates` has the certificates, and the file in which libraries look for them.
 const CERTIFICATES: (&str, &str) = ("/usr/share/ca-certificates", "/etc/ssl/certs/ca-certificates.crt");
 
-/// Adds these files if the package that would make them is in the tree.
+/// Adds each of these files if the package whose script makes the file is in the tree.
 pub fn install(tree: &mut Tree) -> Result<()> {
     if tree.has("/usr/share/pam/common-auth") {
         for (name, text) in PAM {

@@ -32,7 +32,7 @@ pub struct Package {
     pub control: PathBuf,
 }
 
-/// Returns the packages with these names, and those on which they depend. Fetches them first if needed.
+/// Returns the packages with these names, and their dependencies. Fetches them first if needed.
 pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Package>> {
     let home = places.cache.join("debian");
     let about = || format!("cannot write to {}", home.display());
@@ -82,7 +82,7 @@ pub(super) fn needs_apt(option: &str, instead: &str) -> Result<()> {
     Err(Failure::usage(format_args!("{option} needs apt and dpkg, which this machine lacks{instead}")))
 }
 
-/// The key of a choice of packages. It depends on these names and on the state of apt's lists.
+/// The key of a choice of packages. It depends on `names` and on the state of apt's lists.
 fn key(names: &[String]) -> String {
     let mut hash = Sha256::new();
     for name in names.iter().map(String::as_str).chain(ALWAYS) {

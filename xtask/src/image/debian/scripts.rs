@@ -1,7 +1,7 @@
 //! The users and alternatives that the packages' maintainer scripts create, read from the text of the scripts.
 //!
-//! The reader knows variables with a fixed value, and loops over fixed words. It reads both branches of a condition. It
-//! leaves out a command with a part that it cannot evaluate.
+//! The parser evaluates variables with a fixed value, and loops over fixed words. It reads both branches of a
+//! condition. It leaves out a command with a part that it cannot evaluate.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -154,7 +154,8 @@ impl Reader {
         if !matches!(name, "adduser" | "addgroup" | "useradd" | "groupadd" | "update-alternatives") {
             return;
         }
-        // A word that is one unknown variable, such as `$quiet`, is an option that does not matter here.
+        // A word that is one unknown variable, such as `$quiet`, is left out, because it is an option that changes no
+        // user and no alternative.
         let words = command[1..].iter().filter(|w| !self.unknown(w)).map(|w| self.expand(w));
         let Some(words) = words.collect::<Option<Vec<String>>>() else { return };
         let words: Vec<&str> = words.iter().map(String::as_str).filter(|w| !w.is_empty()).collect();

@@ -90,7 +90,7 @@ fn an_existing_file_is_replaced_merged_or_named() {
     assert_eq!(link_of(&tree, "/usr/bin/applet"), Some("/etc/alternatives/applet".into()), "a copied link wins");
     tree.file("/bin/applet", 0o755, "own").unwrap();
     assert!(link_of(&tree, "/usr/bin/applet").is_none() && !tree.has("/etc/alternatives/applet"), "as does a file");
-    // When a directory becomes a link, its content moves to the target, and a file that exists there stays.
+    // When a directory becomes a link, its content moves to the target. A file that the target has already stays.
     tree.file("/usr/sbin/daemon", 0o755, "").unwrap();
     tree.file("/usr/sbin/tool", 0o700, "").unwrap();
     tree.link("/usr/sbin", "bin").unwrap();

@@ -160,8 +160,8 @@ pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
     same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
 }
 
-/// Checks that a program that the kernel kills for lack of memory is named in one line. The line must say which options
-/// to use.
+/// Checks that one line names the program that the kernel kills for lack of memory. The line must say which options to
+/// use.
 pub(super) fn killed_for_memory(bench: &Bench) -> Result<(), String> {
     let grows = "BEGIN { for (i = 0; ; i++) a[i] = i }";
     let done = bench.run(&["run", "--memory", "64M", "--", "busybox", "awk", grows])?;
@@ -253,12 +253,12 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     let mut child = command.stdin(copy()?).stdout(copy()?).stderr(copy()?).spawn().map_err(text)?;
     let mut controller = File::from(controller);
     let mut seen = String::new();
-    // Input that arrives before the prompt, or even before the machine runs, must still be executed. Half a line must
-    // be, too, if its rest arrives later.
+    // Input that arrives before the prompt, or even before the machine runs, must still be executed. So must a line
+    // whose second half arrives later.
     controller.write_all(b"echo early$((1 + 1))\recho ab").map_err(text)?;
     wait_for(&mut controller, &mut seen, "early2\r\n")?;
     wait_for(&mut controller, &mut seen, "# ")?;
-    // The guest's own shell edits lines. Here the cursor moves back by one, and then the previous line is recalled.
+    // The guest's own shell edits lines. The test moves the cursor back by one, and then recalls the previous line.
     controller.write_all(b"d\x1b[Dc\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "abcd\r\n")?;
     controller.write_all(b"\x1b[A\x1b[A\r").map_err(text)?;

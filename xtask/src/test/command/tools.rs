@@ -153,7 +153,7 @@ pub(super) fn completions(bench: &Bench) -> Result<(), String> {
     Err(format!("bash says {checked}; the page is {}", String::from_utf8_lossy(&page.stdout)))
 }
 
-/// Checks that a command that waits for another one reports it.
+/// Checks that a command reports when it waits for another command.
 pub(super) fn waits(bench: &Bench) -> Result<(), String> {
     let mut places = bench.places.clone();
     places.cache = bench.place.join("cache");

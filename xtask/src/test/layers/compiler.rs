@@ -1,4 +1,4 @@
-//! Finds uses between modules as the compiler knows them: calls and types of a build in which nothing is inlined.
+//! Finds which modules use which others, as the compiler knows it: calls and types of a build without any inlining.
 //!
 //! Calls are the relocations of a function's section, so a re-export or an `impl` in another folder cannot hide them.
 //! The debug information gives the file of each function, and the types of its parameters, results and locals.
@@ -179,8 +179,8 @@ fn about() -> String {
     "the kernel's debug information".to_string()
 }
 
-/// Returns a section as a linker at address zero would make it. This is needed, because debug sections of objects keep
-/// their values in relocations.
+/// Returns a section with its relocations applied, as a linker at address zero would do. Debug sections of objects need
+/// this, because they keep their values in relocations.
 fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
@@ -201,7 +201,7 @@ fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// An entry of the debug information, with the fields that are needed here.
+/// An entry of the debug information, with the fields that this module needs.
 #[derive(Debug, Clone)]
 struct Entry {
     tag: gimli::DwTag,
@@ -404,8 +404,8 @@ impl Unit {
         children: &HashMap<usize, Vec<usize>>,
         program: &mut Program,
     ) {
-        // A generic function that has a type argument of a folder may also use other types of that folder, by the
-        // argument's traits. These do not count as uses.
+        // A type argument from a folder may bring further types of that folder into a generic function, through the
+        // argument's traits. The caller has chosen the argument, so these types do not count as uses.
         let given = |to: &Module| passed.iter().any(|p| p.krate == to.krate && p.path.first() == to.path.first());
         for to in self.modules(type_at, children, 0) {
             if to != *from && !given(&to) {
@@ -430,12 +430,14 @@ impl Unit {
     }
 }
 
-/// Whether the callee is a closure. A caller in another module has received it as an argument.
+/// Whether the callee is a closure. A caller in another module has received the closure as an argument, so the call is
+/// not counted as a use.
 fn is_closure(callee: &str) -> bool {
     plain(callee).contains("{{closure}}")
 }
 
-/// Whether the callee is a method of a trait. A generic function calls such methods by its type arguments.
+/// Whether the callee is a method of a trait. A generic function calls the methods of its type arguments, which its
+/// caller has chosen.
 fn is_method_of_trait(callee: &str) -> bool {
     let name = plain(callee);
     name.starts_with('<') && name.contains(" as ")

@@ -1,4 +1,4 @@
-//! `./quire test layers --graph`: the uses between the rooms of a crate, which are folders or files in a fixed order.
+//! `./quire test layers --graph`: shows which rooms of a crate (folders or files in a fixed order) use which others.
 //! The command prints a table of counts and writes pictures.
 
 use std::{
@@ -28,8 +28,8 @@ pub fn show(plan: &Plan, source: &Source, uses: &BTreeSet<Use>, folder: &Path) -
     Ok(())
 }
 
-/// Returns the table of rooms, the highest first. A row has the number of a room's uses of each other room. Uses left
-/// of the diagonal point up.
+/// Returns the table of rooms, the highest first. The row of a room says how often it uses each other room. Counts left
+/// of the diagonal are for higher rooms.
 fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) -> String {
     let lines = plan.lines(source);
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();
@@ -64,7 +64,7 @@ fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) 
     text
 }
 
-/// Returns a list of all uses, by pairs of rooms. Pairs that point up come first.
+/// Returns a list of all uses, by pairs of rooms. Pairs in which a room uses a higher room come first.
 fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     let mut text = String::new();
     for up in [true, false] {
@@ -76,7 +76,8 @@ fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     text
 }
 
-/// Draws the rooms as a column, the highest at the top. Arcs on the right point down; red arcs on the left point up.
+/// Draws the rooms as a column, the highest at the top. An arc on the right means that a room uses a lower room. A red
+/// arc on the left means that a room uses a higher room.
 fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
     const STEP: usize = 34;
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();

@@ -1,5 +1,5 @@
-//! Checks that dependencies point down: no crate uses a crate of a higher layer, and no room of a crate uses a higher
-//! room.
+//! Checks that dependencies point down: no crate uses a crate of a higher layer. Within a crate, no room (a folder or
+//! file with a place in the crate's order) uses a higher room.
 
 pub mod compiler;
 mod graph;
@@ -52,9 +52,10 @@ const LAYERS: &[(&str, u32)] = &[
     ("xtask", 11),
 ];
 
-/// Pairs of crates that point down but that the design forbids. The primitives, the memory core, the scheduler and the
-/// page tables use no heap. The memory core and the scheduler meet only through the wait trait of `sync`. The page
-/// tables do not use the scheduler. Device drivers use neither files nor system calls.
+/// Pairs (crate, lower crate). The layers would allow the crate to use the lower one, but the design forbids it. The
+/// primitives, the memory core, the scheduler and the page tables use no heap. The memory core and the scheduler meet
+/// only through the wait trait of `sync`. The page tables do not use the scheduler. Device drivers use neither files
+/// nor system calls.
 const APART: &[(&str, &str)] = &[
     ("quire-sync", "quire-heap"),
     ("quire-vm", "quire-heap"),
@@ -126,7 +127,7 @@ pub fn show(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// Returns a crate's source, and its uses: those that the compiler shows, and those in the source.
+/// Returns a crate's source, and which of its modules use which: as the compiler shows it, and as the source shows it.
 fn all_uses(places: &Places, plan: &Plan, known: &BTreeSet<Use>) -> Result<(Source, BTreeSet<Use>)> {
     let source = source::read(&places.root, plan.krate)?;
     let own = known.iter().filter(|u| u.from.krate == plan.krate && u.to.krate == plan.krate);
@@ -141,8 +142,8 @@ fn metadata(places: &Places) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// Returns the dependencies between the workspace's crates. Those of tests are left out, because a test may use higher
-/// layers. Optional ones are left out too: they belong to a test host, whose feature fuzzers enable and no kernel does.
+/// Returns the dependencies between the workspace's crates. Dependencies of tests are left out, because a test may use
+/// higher layers. Optional dependencies are left out too. They belong to a test host, whose feature no kernel enables.
 fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();

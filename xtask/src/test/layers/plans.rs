@@ -1,4 +1,4 @@
-//! The order of rooms in each crate. A module that is in none of the listed rooms is an error.
+//! The order of rooms (folders and files) in each crate. A module that is in none of the listed rooms is an error.
 
 use super::rooms::Plan;
 

@@ -12,9 +12,10 @@ pub struct Plan {
     pub krate: &'static str,
     /// The rooms from the bottom to the top. The root file is above them all.
     pub rooms: &'static [&'static str],
-    /// Allowed uses that point up: a room, the higher room that it uses, and why.
+    /// The allowed breaches of the order: a room, the higher room that it uses, and why.
     pub exceptions: &'static [(&'static str, &'static str, &'static str)],
-    /// Pairs that point up and should be removed. This list may only become shorter.
+    /// Pairs (room, higher room that it uses) that break the order and should be removed. This list may only become
+    /// shorter.
     pub debts: &'static [(&'static str, &'static str)],
     /// The most exceptions that this crate may have.
     pub limit: usize,
@@ -26,7 +27,7 @@ const SMALL: usize = 5_000;
 /// The name that stands for a crate's root file.
 const ROOT: &str = "root";
 
-/// The uses between rooms, by (from, to), with the items of each use.
+/// For each pair (room, other room that it uses): a description of each use, with the using and the used item.
 pub type Edges<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a str>>;
 
 impl Plan {
@@ -43,7 +44,7 @@ impl Plan {
         self.rooms.iter().position(|r| *r == room).unwrap_or(self.rooms.len())
     }
 
-    /// Whether a use of `to` by `from` points up.
+    /// Whether a use of `to` by `from` breaks the order, because `to` is the higher room.
     pub fn is_up(&self, from: &str, to: &str) -> bool {
         self.height(from) < self.height(to)
     }

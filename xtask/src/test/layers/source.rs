@@ -1,4 +1,4 @@
-//! Finds uses between modules in the source: paths that begin with `crate`, `self` or `super`.
+//! Finds in the source which modules use which others: by paths that begin with `crate`, `self` or `super`.
 //!
 //! The source is read because the compiler's objects lack constants, macros, and generic functions that the kernel does
 //! not call.

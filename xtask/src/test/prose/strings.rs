@@ -13,7 +13,7 @@ const CODE: [&str; 10] = ["/dev/null", "$(", "#include", "&&", "|| ", "; do", "\
 /// The least percentage of plain words in prose.
 const PLAIN: usize = 70;
 
-/// Whether the strings of a file are read. Those of tests are not, because only developers read them.
+/// Whether the strings of a file are read. Strings of tests are not read, because only developers see them.
 pub fn is_read(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let is_test = name == "tests.rs" || name.ends_with("_tests.rs") || name.starts_with("test_");
@@ -90,7 +90,7 @@ fn plain_text(value: &str) -> String {
     out
 }
 
-/// Returns the length in bytes of the span that begins here, or 1 if it does not end on this line.
+/// Returns the length in bytes of the span at the start of `text`, or 1 if the span does not end on its line.
 fn span(text: &str, end: char) -> usize {
     let line = text.lines().next().unwrap_or_default();
     line[1..].find(end).map_or(1, |at| at + 2)
@@ -142,7 +142,7 @@ impl<'s> Tokens<'s> {
         self.0.get(at).map_or("", |token| token.text)
     }
 
-    /// Returns where reading continues, if a test or assembly begins here.
+    /// If a test or assembly begins at token `at`, returns the index at which reading continues.
     fn skipped(&self, at: usize) -> Option<usize> {
         if ASSEMBLY.contains(&self.text(at)) && self.text(at + 1) == "!" {
             return Some(self.closed(at + 2));
@@ -159,7 +159,7 @@ impl<'s> Tokens<'s> {
         is_test.then(|| self.item_end(end))
     }
 
-    /// Returns the index after the group that begins here.
+    /// Returns the index after the group that begins at token `at`.
     fn closed(&self, at: usize) -> usize {
         let mut depth = 0_usize;
         for n in at..self.0.len() {
@@ -175,7 +175,7 @@ impl<'s> Tokens<'s> {
         self.0.len()
     }
 
-    /// Returns the index after the item that begins here: a function, a module or a field.
+    /// Returns the index after the item that begins at token `at`: a function, a module or a field.
     fn item_end(&self, at: usize) -> usize {
         let mut n = at;
         while n < self.0.len() {

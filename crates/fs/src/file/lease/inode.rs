@@ -23,8 +23,8 @@ impl<H: Host> Inode<H> {
     }
 
     /// Gives the open file `file` a lease, or changes its lease. Fails with [`FsError::WouldBlock`] if another lease or
-    /// a waiting opener conflicts. Afterwards the caller checks whether other open files conflict, and then
-    /// [drops](Self::drop_lease) the lease again.
+    /// a waiting opener conflicts. Afterwards the caller checks whether other open files of the inode conflict. If one
+    /// does, the caller [drops](Self::drop_lease) the lease again.
     pub fn set_lease(&self, file: u64, kind: LeaseKind, holder: Arc<dyn LeaseHolder>) -> Result<(), FsError> {
         let list = match self.lease_list() {
             Some(list) => list,
@@ -103,8 +103,8 @@ impl<H: Host> Inode<H> {
         self.truncate(host, size, io)
     }
 
-    /// Waits for [`break_leases`](Self::break_leases). Leases that this opener breaks end by themselves at `due`
-    /// (nanoseconds of the monotonic clock).
+    /// Waits until no lease conflicts with the opener, for [`break_leases`](Self::break_leases). Leases that this
+    /// opener breaks end by themselves at `due` (nanoseconds of the monotonic clock).
     fn await_leases(&self, list: &LeaseList, due: u64, writes: bool, io: &Io<'_>) -> Result<(), FsError> {
         loop {
             let gone = list.expire(now());
@@ -126,7 +126,7 @@ impl<H: Host> Inode<H> {
                 Err(FsError::WouldBlock) if io.deadline.is_some_and(|deadline| deadline <= now()) => {
                     return Err(FsError::WouldBlock);
                 }
-                // The time `first` has passed, at which a lease ends by itself.
+                // The time `first` has passed, so a lease ends by itself now. The next `expire` removes it.
                 Err(FsError::WouldBlock) => {}
                 Err(other) => return Err(other),
                 Ok(()) => {}

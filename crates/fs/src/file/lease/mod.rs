@@ -102,7 +102,8 @@ impl LeaseList {
         (None, first)
     }
 
-    /// Ends the leases whose time is over at `now`, or changes them to the kind that may stay. Returns how many ended.
+    /// Ends the leases whose time is over at `now`, or changes such a lease to the kind that may stay. Returns how many
+    /// ended.
     fn expire(&self, now: u64) -> usize {
         let mut ended = Vec::new();
         let mut held = self.held.lock();

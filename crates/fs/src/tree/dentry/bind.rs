@@ -17,17 +17,19 @@ use quire_sync::{Rank, SpinLock};
 pub(crate) struct Bind<H: Host> {
     /// The number of the mount.
     pub id: u64,
-    /// The directory or file that is seen at its top. Not a view.
+    /// The directory or file that is seen at the top of the mount. Not a view.
     pub source: Arc<Dentry<H>>,
-    /// The directory that its top is in, and its name there; `None` before it begins and after it ends.
+    /// The directory that the top of the mount is in, and the top's name in that directory. `None` before the mount
+    /// begins and after it ends.
     place: SpinLock<Option<Top<H>>>,
     /// The bits of its [`Restrictions`].
     restrictions: AtomicU8,
-    /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount keeps that dentry.
+    /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount holds a reference to the
+    /// seen dentry, so that no other dentry gets its address.
     over: SpinLock<Map<usize, Arc<Dentry<H>>>>,
 }
 
-/// A directory, and a name there.
+/// A directory, and a name in that directory.
 pub(crate) type Top<H> = (Arc<Dentry<H>>, Arc<[u8]>);
 
 /// The way to a seen dentry.
@@ -55,7 +57,7 @@ impl<H: Host> Bind<H> {
         }
     }
 
-    /// The directory that the mount's top is in, and the name there.
+    /// The directory that the mount's top is in, and the top's name in that directory.
     pub fn place(&self) -> Option<Top<H>> {
         self.place.lock().clone()
     }
@@ -76,12 +78,13 @@ impl<H: Host> Bind<H> {
         self.restrictions.store(uses.bits(), Ordering::Relaxed);
     }
 
-    /// The root of the mount on the seen dentry `seen`, if any.
+    /// The root of the mount on the dentry `seen`, which this bind mount shows; `None` if there is no such mount.
     pub fn over(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         self.over.lock().get(&Arc::as_ptr(seen).addr()).cloned()
     }
 
-    /// Sets the root of the mount on `seen`. Returns the earlier root, which the caller drops without locks.
+    /// Sets the root of the mount on `seen`. Returns the earlier root, which the caller drops after it has released its
+    /// locks.
     pub fn cover(
         &self,
         memory: SpareEntry<usize, Arc<Dentry<H>>>,

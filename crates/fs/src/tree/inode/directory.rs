@@ -12,10 +12,11 @@ use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 /// The first cookie of an entry. Lower cookies are those of `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;
 
-/// A directory's entries. The lock is held for one step at a time: not during allocations for users, copies to them, or
-/// frees. Lookups of names do not take the lock.
+/// A directory's entries. A thread holds the lock for one step at a time. It does not hold the lock while it allocates
+/// memory for users, copies to users, or frees memory. Lookups of names do not take the lock.
 pub struct Directory<H: Host> {
-    /// The same entries, for lookups. A removed directory is kept here until no lookup can use it any more.
+    /// The names of `entries` again, for lookups. `names` keeps a removed directory until no lookup can use it any
+    /// more.
     names: Names<Dentry<H>>,
     epoch: &'static Domain,
     entries: CachePadded<SpinLock<Entries<H>>>,
@@ -25,7 +26,7 @@ pub struct Directory<H: Host> {
 pub(crate) struct Locked<'a, H: Host> {
     names: &'a Names<Dentry<H>>,
     entries: SpinGuard<'a, Entries<H>>,
-    /// Declared after the lock, so that its elements are freed without the lock.
+    /// Declared after the guard `entries`, so dropped after it: the elements are freed when the lock is released.
     given_up: Pile<'a>,
 }
 
@@ -36,7 +37,7 @@ type Named<H> = (Arc<[u8]>, Arc<Dentry<H>>);
 /// An entry of a listing: the cookie of the next entry, the name, the dentry.
 pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
 
-/// The memory of an entry in both listings.
+/// The memory of an entry in both maps of [`Entries`].
 pub(crate) struct Spares<H: Host> {
     by_name: SpareEntry<Arc<[u8]>, Listed<H>>,
     by_cookie: SpareEntry<u64, Named<H>>,
@@ -45,8 +46,8 @@ pub(crate) struct Spares<H: Host> {
 /// The memory of a name for lookups.
 pub(crate) type ShownMemory<H> = names::SpareName<Dentry<H>>;
 
-/// All memory for a later entry of one directory. Allocated before the directory's lock is taken, so that no step fails
-/// under the lock.
+/// All memory for an entry that is about to be added to one directory. Allocated before the directory's lock is taken,
+/// so that no step fails under the lock.
 pub(crate) struct EntryMemory<H: Host> {
     pub shown: ShownMemory<H>,
     pub listed: Spares<H>,
@@ -59,7 +60,7 @@ pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
 pub(crate) struct Entries<H: Host> {
     by_name: Map<Arc<[u8]>, Listed<H>>,
     /// The entries by cookie, so that a listing continues at the right place while entries change. A listing searches
-    /// no names, because each entry here has its dentry, too.
+    /// no names, because this map has the dentry of each entry, too.
     by_cookie: Map<u64, Named<H>>,
     next: u64,
     /// Whether the directory is removed, so that no entry may be added any more.

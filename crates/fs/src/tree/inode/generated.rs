@@ -34,7 +34,7 @@ impl<H: Host> Generated<H> {
 
 /// A generated entry from its directory.
 pub struct Entry<H: Host> {
-    /// The inode number, always the same for the same entry.
+    /// The inode number, which is equal at all lookups of the entry.
     pub number: u64,
     /// Permissions and owner.
     pub attr: NewAttr,
@@ -76,7 +76,8 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
 /// A file whose text is generated when it is read from its start.
 pub trait GeneratedFile: Send + Sync {
     /// Called at open, to check the caller beyond the permission bits. If this returns a file, that file is read
-    /// instead. A file about an object that may change its owner binds its contents here, where the opener is checked.
+    /// instead of this one. Some objects, such as processes, may get another owner while the file is open. A file about
+    /// such an object returns a file that is bound to the object's contents at the open, which the opener may read.
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
         Ok(None)
     }
@@ -84,7 +85,8 @@ pub trait GeneratedFile: Send + Sync {
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
     /// Writes records from `cursor` on until there are `enough` bytes, at least one record. Returns the cursor of the
     /// next record, and no cursor at the end. The first record has cursor 0. `None` for files that write the whole
-    /// text: a text that grows with what a program makes is one of records, so that an open file keeps little of it.
+    /// text. If the text grows with the objects that programs make, the file must have records, so that an open file
+    /// keeps little text.
     fn records(&self, cursor: u64, enough: usize, out: &mut Text) -> Option<Result<Option<u64>, FsError>> {
         let _ = (cursor, enough, out);
         None
@@ -126,8 +128,8 @@ pub trait GeneratedFile: Send + Sync {
 pub trait GeneratedLink<H: Host>: Send + Sync {
     /// The text of the link.
     fn target(&self) -> Result<Vec<u8>, FsError>;
-    /// The dentry that the link leads to directly. `None` if the link leads to the path [`target`](Self::target). An
-    /// open file may have no path.
+    /// The dentry that the link leads to directly. `None` if the link leads to the path [`target`](Self::target). A
+    /// link to an open file leads to a dentry, because an open file may have no path.
     fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
         None
     }
@@ -170,8 +172,8 @@ fn hexadecimal(digits: &mut [u8; 16], mut value: u64, least: usize) -> &[u8] {
     &digits[at.min(digits.len().saturating_sub(least))..]
 }
 
-/// The front of a line, up to `ROOM` bytes, which is built here and then copied at once. Bytes beyond the room are
-/// lost.
+/// The front of a line, up to `ROOM` bytes, which is built in this buffer and then copied at once. Bytes beyond the
+/// room are lost.
 pub struct Columns<const ROOM: usize> {
     bytes: [u8; ROOM],
     len: usize,
@@ -220,7 +222,7 @@ const CHUNK: usize = 4000;
 /// Records are added to a piece of text up to this length, so that most pieces end in their first chunk.
 const ENOUGH: usize = CHUNK - 1000;
 
-/// The text of an open file, as far as its reader keeps it: the whole of it, or the records about the last position.
+/// The part of the text that an open file keeps: the whole text, or the records around the last position.
 #[derive(Default)]
 pub struct Reading {
     /// Bytes of the file from `begins` on; `None` before the first read, and after an error.
@@ -231,8 +233,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads `file` from `offset` on. A read of its start makes the text anew, and so does a read before the text that
-    /// is kept.
+    /// Reads `file` from `offset` on. A read from offset 0 generates the text again. So does a read from an offset
+    /// before the part of the text that is kept.
     pub(crate) fn read(
         &mut self,
         file: &dyn GeneratedFile,
@@ -277,7 +279,7 @@ impl Reading {
         }
     }
 
-    /// Makes the text from `cursor` on, for a reader with so much room.
+    /// Makes the text from `cursor` on, for a reader that has room for `room` bytes.
     fn add(&mut self, file: &dyn GeneratedFile, cursor: u64, mut text: Text, room: usize) -> Result<(), FsError> {
         self.next = match file.records(cursor, room.min(ENOUGH), &mut text) {
             Some(next) => next?,

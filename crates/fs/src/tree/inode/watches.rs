@@ -16,7 +16,8 @@ impl<H: Host> Inode<H> {
         self.watch_list()?.watches().iter().find(|watch| watch.is_of(watcher)).cloned()
     }
 
-    /// Adds a watch of `watcher` on the inode. The caller knows that there is none, and adds one at a time.
+    /// Adds a watch of `watcher` on the inode. The caller has checked that there is none, and holds a lock, so that no
+    /// other thread adds one meanwhile.
     pub fn watch(&self, watcher: &Arc<dyn Watcher>, id: i32, wanted: Happening) -> Result<Arc<Watch>, FsError> {
         let list = match self.watch_list() {
             Some(list) => list,

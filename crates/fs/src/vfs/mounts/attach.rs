@@ -18,7 +18,7 @@ use quire_heap::{Arc, SpareEntry};
 enum Leave<H: Host> {
     /// An entry of a directory.
     Entry { directory: Arc<Dentry<H>>, name: Arc<[u8]>, memory: ShownMemory<H> },
-    /// A place that a bind mount shows. `seen` is the dentry below all mounts there.
+    /// A place that a bind mount shows. `seen` is the dentry below all mounts at that place.
     Shown { directory: Arc<Dentry<H>>, seen: Arc<Dentry<H>>, memory: SpareEntry<usize, Arc<Dentry<H>>> },
 }
 
@@ -60,12 +60,12 @@ impl<H: Host> Vfs<H> {
         match attached {
             Ok(true) => {
                 around.carry(true);
-                // The mount carries the same mounts at its new place.
+                // The mounts that are mounted in this mount move with it.
                 earlier.inspect(|earlier| mount.take_carried(earlier));
                 Ok(mount)
             }
             other => {
-                // Both are dropped without the lock.
+                // `replaced` and `gone` are dropped after the lock of `mounts` is released.
                 let (replaced, gone) = match earlier {
                     Some(earlier) => (self.mounts.lock().relist(earlier), None),
                     None => (None, self.mounts.lock().unlist(id)),
@@ -91,7 +91,8 @@ impl<H: Host> Vfs<H> {
         let seen = Dentry::seen(&bottom);
         let memory = SpareEntry::try_new()?;
         let entries = directory.lock();
-        // Another thread may have moved or removed the target. Only the caller changes mounts.
+        // Another thread may have moved or removed the target. No other thread changes mounts, because users change
+        // mounts one at a time.
         let there = match bind.over(seen) {
             Some(top) => Dentry::same(&top, target),
             None => seen.is_in(Dentry::seen(parent)) && seen.name() == *name && !target.mounted,
@@ -107,7 +108,7 @@ impl<H: Host> Vfs<H> {
         Ok(there)
     }
 
-    /// Takes the mount from its place, and gives the place back to the hidden directory or file.
+    /// Takes the mount from its place, and gives the place back to the directory or file that the mount hid.
     pub(super) fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
         let leave = self.before_leaving(mount)?;
         self.leave(mount, leave);

@@ -107,7 +107,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Makes a bind mount of the mount `one`, whose mount point is in a `copied` mount.
+    /// Makes a bind mount of the mount `one`. Its mount point is in a mount of which `copied` has a copy, or `one` is
+    /// left out.
     fn copy_below(
         &self,
         changes: &mut Changes<H>,
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!(vfs.rmdir(&vfs.view(), &name(b"/a/b")), Err(FsError::Busy));
         assert_eq!(rename(&vfs, b"/a/b", b"/a/x"), Err(FsError::Busy));
         assert_eq!(path(&vfs, &at(&vfs, b"/m/b/inner").unwrap()), b"/m/b/inner");
-        // Another mount on the same dentry, and then the ends of both.
+        // Makes another mount on the dentry that `/m/b` shows, and then ends both mounts.
         bind(&vfs, b"/n", b"/m/b", false).unwrap();
         assert_eq!(at(&vfs, b"/m/b/inner").err(), Some(FsError::NotFound));
         end(&vfs, b"/m/b").unwrap();

@@ -1,12 +1,12 @@
 //! Mounts: file systems at a directory of another one.
 //!
 //! The root of a mount replaces the entry of its directory in the parent directory. So a walk meets the root like any
-//! other entry, at no cost. The hidden directory stays with the [`Mount`], and gets its place back when the mount ends.
-//! Two kinds of directories cannot be mount points. One is the root of the tree. The other are directories of generated
-//! file systems, because their entries are made at each lookup.
+//! other entry, at no cost. The directory that the root replaces (the *hidden* directory) stays with the [`Mount`], and
+//! gets its place back when the mount ends. Two kinds of directories cannot be mount points. One is the root of the
+//! tree. The other are directories of generated file systems, because their entries are made at each lookup.
 //!
-//! A bind mount ([`bind`]) shows the entries of another mount. Mounts on such entries are kept by the bind mount,
-//! because only its paths lead to them.
+//! A bind mount ([`bind`]) shows the entries of another mount. The bind mount itself keeps the mounts on such entries,
+//! because only its paths lead to these mounts.
 //!
 //! A file system in memory keeps its own tree alive: each entry refers to its directory, and each directory to its
 //! entries. So the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount
@@ -111,7 +111,7 @@ impl<H: Host> Vfs<H> {
         self.attach(parent, &name, target, id, root, source).map(drop)
     }
 
-    /// Makes room for a further mount, and for its end.
+    /// Checks that one more mount is allowed, and reserves the memory that the end of that mount needs.
     pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
         if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
             return Err(FsError::NoSpace);
@@ -121,8 +121,8 @@ impl<H: Host> Vfs<H> {
     }
 
     /// Ends the mount whose root is `root`. Fails with [`FsError::Busy`] if the mount is in use, or another mount is
-    /// below it. With `lazily` it ends nevertheless: the mounts below end too, and users keep their files. Fails with
-    /// [`FsError::Invalid`] if `root` is not the root of a mount.
+    /// below it. With `lazily` the mount ends nevertheless: the mounts below it end too, and users keep their files.
+    /// Fails with [`FsError::Invalid`] if `root` is not the root of a mount.
     pub fn unmount(&self, root: &Arc<Dentry<H>>, lazily: bool, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
         let own = self.mount_of(root).ok_or(FsError::Invalid)?;
@@ -143,8 +143,8 @@ impl<H: Host> Vfs<H> {
         swept
     }
 
-    /// Returns `own`, the mounts on it that are `wanted`, and all mounts on these. Each mount comes after the mount
-    /// that it is on.
+    /// Returns `own`, the mounts on `own` that are `wanted`, and all mounts on the wanted mounts. Each mount comes
+    /// after the mount that it is on.
     pub(super) fn with_carried(
         &self,
         own: &Arc<Mount<H>>,
@@ -193,7 +193,7 @@ impl<H: Host> Vfs<H> {
                 continue;
             }
             match mount.root.through() {
-                // From now on the way up from the bind mount's top ends there.
+                // From now on the way up through the bind mount ends at the bind mount's top.
                 Some(through) => {
                     through.bind.set_place(None);
                     mount.system().count_bind(false);
@@ -220,7 +220,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// Removes all entries below `root`. Needs no memory for a list of them.
+    /// Removes all entries below `root`. Needs no memory for a list of entries.
     fn take_apart(&self, root: &Arc<Dentry<H>>) {
         let now = self.host.realtime();
         let mut at = root.clone();
@@ -278,7 +278,7 @@ impl<H: Host> Vfs<H> {
         self.all_mounts().filter(|mount| mount.is_first()).for_each(|mount| mount.system().set_room(more));
     }
 
-    /// All mounts, one after the other. Mounts that begin or end meanwhile may be left out.
+    /// All mounts, one after the other. Mounts that begin or end during the iteration may be left out.
     pub(super) fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         let mut next = 0;
         core::iter::from_fn(move || {
@@ -413,7 +413,7 @@ mod tests {
         let vfs = tree();
         mount(&vfs, b"/other", 5, Restrictions::empty()).unwrap();
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
-        // Mounts on the same directory again, and below that.
+        // Mounts on `/m` a second time, and on a directory in that mount.
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
         make(&vfs, b"/m/below").unwrap();
         mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
@@ -430,7 +430,8 @@ mod tests {
         assert_eq!(numbers(&vfs), [(21, 1), (23, 21), (24, 26), (25, 24), (26, 21)]);
         assert_eq!(vfs.mount_id(&at(&vfs, b"/late/place/below").unwrap()), Some(25));
         drop((place, top));
-        // The lower mount carries no mount now. The later one does, and its lazy unmount ends all of them.
+        // No mount is mounted in the lower mount now. Mounts are mounted in the later mount, and its lazy unmount ends
+        // all of them.
         unmount(&vfs, b"/m", false, false).unwrap();
         assert_eq!(unmount(&vfs, b"/late", false, false), Err(FsError::Busy));
         unmount(&vfs, b"/late", true, false).unwrap();

@@ -26,7 +26,7 @@ pub struct Mount<H: Host> {
     pub root: Arc<Dentry<H>>,
     /// The name of the mount's source, as the mounting program gave it.
     pub source: Arc<[u8]>,
-    /// The hidden directory or file; `None` for the root of the tree.
+    /// The directory or file that the mount's root hides; `None` for the root of the tree.
     pub(in crate::vfs) hidden: Option<Arc<Dentry<H>>>,
     /// Whether the mount was made at boot, and stays.
     pub(in crate::vfs) permanent: bool,
@@ -165,7 +165,7 @@ impl<H: Host> Mount<H> {
         self.carried.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a mount that begins in it, or uncounts a mount that leaves.
+    /// Counts a mount that begins in this mount, or uncounts a mount that leaves it.
     pub(in crate::vfs) fn carry(&self, comes: bool) {
         let now = self.carried.load(Ordering::Relaxed);
         self.carried.store(if comes { now + 1 } else { now - 1 }, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Tests in which allocations fail. For each operation the first allocation fails, then the second, and so on until the
 //! operation succeeds. Other runs fail allocations at random. After each failure the checker must find no error, and
-//! nothing may be lost. Memory must have the contents of the operation's contract: the old ones, if the operation
-//! reports the failure.
+//! nothing may be lost. Memory must have the contents that the operation's contract states. If the operation reports
+//! the failure, these are the old contents.
 //!
 //! The table of operations is in `operations`; a new operation is one line there. `QUIRE_SEED=n` repeats the random
 //! runs.

@@ -324,7 +324,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
         after("one fault after tables were dropped", |w| drop_tables(w), |w| fault(w, PRIVATE, Access::Read), same),
         // Faults.
         op("fault: zeroes", |w| store(w, PRIVATE + 20, 9), |e| e.set(PRIVATE + 20, 1, |_| Some(9))),
-        op("fault: zeroes to read", |w| fault(w, PRIVATE + 20, Access::Read), same),
+        free("fault: zeroes to read", |w| fault(w, PRIVATE + 20, Access::Read), same),
         after("fault: first touch", map_hole, |w| store(w, HOLE, 9), |e| e.set(HOLE, 1, |_| Some(9))),
         op("fault: copy", |w| store(w, FORKED + 1, 9), |e| e.set(FORKED + 1, 1, |_| Some(9))),
         op("fault: copy of a file's page", |w| store(w, FILE + 8, 9), |e| e.set(FILE + 8, 1, |_| Some(9))),

@@ -61,7 +61,7 @@ impl<E: std::fmt::Debug> From<IoError<E>> for Failed {
     }
 }
 
-/// The expected content of a page. `None`: it cannot be read. Otherwise: its first word.
+/// The expected content of a page: its first word. `None` if the page cannot be read.
 pub type Content = Option<u64>;
 
 /// The expected contents of the space's and the child's pages.

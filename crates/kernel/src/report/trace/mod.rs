@@ -1,4 +1,4 @@
-//! Events for `./quire trace`: recorded by a kernel built with the feature `trace`, absent in others.
+//! The recording of events for `./quire trace`. Only a kernel built with the feature `trace` records events.
 
 pub mod known;
 #[cfg(not(feature = "trace"))]

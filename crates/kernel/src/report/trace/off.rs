@@ -1,4 +1,4 @@
-//! The tracer's functions without the feature `trace`: they compile to no code.
+//! The tracer's functions in a build without the feature `trace`. They compile to no code.
 
 use crate::machine::Machine;
 use quire_kernel::loader::command_line::Unusable;

@@ -1,17 +1,17 @@
 //! The records of a traced kernel, and their layout in memory.
 //!
-//! `trace=SIZE` on the command line sets memory aside. The host reads it after the machine has ended, however it ended.
-//! So the kernel sends no records and does not wait. Each CPU writes only its own part; when that is full, later events
-//! are counted and not kept.
+//! `trace=SIZE` on the command line reserves memory for the records. The host reads that memory after the machine has
+//! ended, also after a crash. So the kernel does not send records. Each CPU writes only its own part. When the part is
+//! full, later events are only counted.
 //!
 //! | offset | content |
 //! |---|---|
 //! | 0 | [`Header`] |
 //! | [`CPUS_AT`] | each CPU's [`Written`] |
 //! | [`TEXT_AT`] | lines: `kind NUMBER NAME`, `outcome NUMBER NAME` (of faults), `call NUMBER NAME` |
-//! | [`RECORDS_AT`] | each CPU's records, in the number of the header |
+//! | [`RECORDS_AT`] | each CPU's records, with space for `room` records for each CPU |
 //!
-//! `xtask/src/trace/memory.rs` reads that; all numbers are little-endian.
+//! `xtask/src/trace/memory.rs` reads this layout. All numbers are little-endian.
 
 use crate::cpu::{self, clock};
 use crate::machine::Machine;
@@ -33,24 +33,24 @@ const CPUS_AT: usize = 4096;
 const TEXT_AT: usize = 16 << 10;
 /// The offset of the records.
 const RECORDS_AT: usize = 64 << 10;
-/// Return addresses that are kept with an event.
+/// The number of return addresses in a record.
 const SITES: usize = 5;
 
 const _: () = assert!(CPUS_AT + cpu::MAX * size_of::<Written>() <= TEXT_AT);
 
-/// The header. It is complete when the magic number is written.
+/// The header. The magic number is written last, so the header is complete if it is there.
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
     version: u32,
     cpus: u32,
-    /// Ticks a second.
+    /// The clock's ticks per second.
     hz: u64,
-    /// The time at which the first program began.
+    /// The time at which the first program began, in ticks.
     start: u64,
-    /// Records that each CPU has room for.
+    /// The number of records for which each CPU has space.
     room: u64,
-    /// Bytes of text.
+    /// The length of the text in bytes.
     text: u64,
 }
 
@@ -60,40 +60,41 @@ const VERSION: u32 = 1;
 /// A CPU's counts, on separate cache lines.
 #[repr(C, align(128))]
 struct Written {
-    /// Complete records.
+    /// The number of complete records.
     kept: AtomicU64,
-    /// Events for which there was no room.
+    /// The number of events for which there was no space.
     lost: AtomicU64,
 }
 
-/// An event.
+/// The record of an event. Times are in ticks.
 #[repr(C)]
 struct Record {
     start: u64,
     length: u64,
     kind: u32,
     detail: u32,
-    /// The thread.
+    /// The number of the thread.
     thread: u32,
-    /// Not used.
+    /// Padding.
     zero: u32,
     a: u64,
     b: u64,
-    /// Return addresses, innermost first; for a program's own requests: the address of its instruction.
+    /// Return addresses, innermost first. If a program requested the event, the address of its instruction instead.
     sites: [u64; SITES],
 }
 
 const _: () = assert!(size_of::<Record>() == 88);
 
-/// The memory, and its size.
+/// The memory for the records; null without the word `trace`. `SIZE` is its size in bytes.
 static MEMORY: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static SIZE: AtomicU64 = AtomicU64::new(0);
-/// Records that each CPU has room for.
+/// The number of records for which each CPU has space.
 static ROOM: AtomicU64 = AtomicU64::new(0);
-/// Events are kept.
+/// Events are recorded.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Takes the memory for the command line's word out of `free`, and logs its address.
+/// Takes the memory that the word `trace` of the command line requests out of `free`, and logs its address. `files` is
+/// the size of the initial files in bytes.
 pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<(), Unusable<'a>> {
     let most = free.spare(1 << 32, files);
     let Some(size) = command_line::set_aside(line, "trace", RECORDS_AT as u64 + 1, most)? else { return Ok(()) };
@@ -105,7 +106,7 @@ pub fn set_aside<'a>(line: &'a [u8], free: &mut Ram, files: u64) -> Result<(), U
     Ok(())
 }
 
-/// Called before the first program runs: later events are kept.
+/// Starts the recording. Called before the first program runs.
 pub fn begin() {
     let memory = MEMORY.load(Ordering::Relaxed);
     if memory.is_null() {
@@ -115,7 +116,7 @@ pub fn begin() {
     let room = (SIZE.load(Ordering::Relaxed) - RECORDS_AT as u64) / (cpus * size_of::<Record>()) as u64;
     let mut text = Text { at: TEXT_AT, memory };
     let _cut = names(&mut text);
-    // SAFETY: the memory was set aside for this, is aligned to a page and large enough for all parts before the
+    // SAFETY: the memory was reserved for the trace. It is aligned to a page, and large enough for all parts before the
     // records.
     let header = unsafe {
         for n in 0..cpus {
@@ -144,7 +145,7 @@ pub fn begin() {
     }
 }
 
-/// Writes the meaning of numbers in records.
+/// Writes the names of the numbers that records contain.
 fn names(to: &mut Text) -> fmt::Result {
     for (number, kind) in EventKind::ALL.iter().enumerate() {
         writeln!(to, "kind {number} {}", kind.name())?;
@@ -158,7 +159,7 @@ fn names(to: &mut Text) -> fmt::Result {
     Ok(())
 }
 
-/// The text, up to the room for it.
+/// A writer of the text part. It fails when the part is full.
 struct Text {
     at: usize,
     memory: *mut u8,
@@ -169,23 +170,24 @@ impl Write for Text {
         if self.at + s.len() > RECORDS_AT {
             return Err(fmt::Error);
         }
-        // SAFETY: within the memory that was set aside, before the records.
+        // SAFETY: the bytes are in the reserved memory, before the records.
         unsafe { self.memory.add(self.at).copy_from_nonoverlapping(s.as_ptr(), s.len()) };
         self.at += s.len();
         Ok(())
     }
 }
 
-/// The running thread; `None` while a CPU has none yet.
+/// The running thread; `None` on a CPU that has no thread yet.
 fn current() -> Option<&'static Thread<Machine>> {
-    // SAFETY: null, or the running thread, which lives while it runs; the reference does not outlive the event.
+    // SAFETY: the pointer is null, or the running thread, which is alive while it runs. The reference does not outlive
+    // the event.
     unsafe { (cpu::current_thread() as *const Thread<Machine>).as_ref() }
 }
 
 fn number_of(thread: &Thread<Machine>) -> u32 {
     match thread.payload() {
         Some(program) => program.tid(),
-        // SAFETY: the number does not change.
+        // SAFETY: the context lives as long as the thread, and the number never changes.
         None => unsafe { (*thread.context()).known.number },
     }
 }
@@ -206,12 +208,13 @@ pub fn switch(next: &Thread<Machine>) {
     note(EventKind::Switch, 0, number_of(next).into(), 0);
 }
 
-/// Records that the thread has left its stack for good.
+/// Records that the thread has exited and left its stack.
 pub fn ended(thread: &Thread<Machine>) {
     note(EventKind::End, 0, number_of(thread).into(), 0);
 }
 
-/// Records the name of a thread: the caller, or the next thread of a switch. Returns false while the name changes.
+/// Records the name of a thread, which is the caller or the next thread of a switch. Returns false, and records
+/// nothing, if another thread changes the name at this moment.
 fn record_name(thread: &Thread<Machine>) -> bool {
     let mut bytes = [0; 16];
     let (detail, process) = match thread.payload() {
@@ -221,7 +224,7 @@ fn record_name(thread: &Thread<Machine>) -> bool {
             (0, program.process.pid)
         }
         None => {
-            // SAFETY: the name does not change.
+            // SAFETY: the context lives as long as the thread, and the name never changes.
             let name = unsafe { (*thread.context()).known.name };
             let n = name.len().min(bytes.len());
             bytes[..n].copy_from_slice(&name.as_bytes()[..n]);
@@ -242,10 +245,10 @@ pub fn shootdown(targets: &CpuMask, me: usize) -> Span {
     Span::begin(EventKind::Shootdown, targets.iter().filter(|t| *t != me).count() as u64, 0)
 }
 
-/// `execve`, `prctl`, `execveat`: calls that may change a thread's name.
+/// The numbers of the system calls that may change a thread's name: `execve`, `prctl`, `execveat`.
 const RENAMING: [u64; 3] = [59, 157, 322];
 
-/// Serves a system call, or the part of it up to a sleep without a stack.
+/// Records the call of `serve`, which serves a system call or its part up to a sleep without a stack.
 pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
     let (number, first, site) = (regs.orig_rax, regs.rdi, regs.rip);
     let served = at(site, || {
@@ -257,16 +260,16 @@ pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
     if RENAMING.contains(&number)
         && let Some(thread) = current()
     {
-        // SAFETY: the thread itself runs this.
+        // SAFETY: this is the running thread's own context, and only the thread itself changes it while it runs.
         unsafe { (*thread.context()).known.recorded = record_name(thread) };
     }
     served
 }
 
-/// Runs `f` for the instruction at `site`.
+/// Calls `f`. The events that `f` records get the address `site` of the instruction that caused the kernel entry.
 pub fn at<R>(site: u64, f: impl FnOnce() -> R) -> R {
     let Some(thread) = current() else { return f() };
-    // SAFETY: the calling thread's own.
+    // SAFETY: this is the calling thread's own context.
     let known = unsafe { &raw mut (*thread.context()).known };
     // SAFETY: only the calling thread uses its `known`, and no reference to it is held here.
     let before = unsafe { core::mem::replace(&mut (*known).site, site) };
@@ -276,7 +279,7 @@ pub fn at<R>(site: u64, f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// Binds `quire_sync`'s events to this machine.
+/// The implementation of `quire_sync`'s `Trace` on this machine.
 struct Tracer;
 
 impl Trace for Tracer {
@@ -292,10 +295,11 @@ impl Trace for Tracer {
         let thread = current();
         let mut sites = [0; SITES];
         if let Some(thread) = thread.filter(|_| is_asked(event.kind)) {
-            // SAFETY: the calling thread's own.
+            // SAFETY: this is the calling thread's own context.
             sites[0] = unsafe { (*thread.context()).known.site };
         }
-        // Also requests of the kernel itself: the end of a process that a signal has killed.
+        // An event of a kind that programs request may also come from the kernel itself. An example is the exit of a
+        // killed process.
         if sites[0] == 0 && !matches!(event.kind, EventKind::Switch | EventKind::End | EventKind::Answer) {
             let mut slots = sites.iter_mut();
             backtrace::each_call(&mut |address| slots.next().map(|slot| *slot = address).is_some());
@@ -306,7 +310,7 @@ impl Trace for Tracer {
 
 quire_sync::provide_trace!(Tracer);
 
-/// Whether programs request such an event, directly or by a system call.
+/// Whether programs request events of this kind, by a system call or a fault.
 fn is_asked(kind: EventKind) -> bool {
     (EventKind::Call as u8..=EventKind::TakeApart as u8).contains(&(kind as u8))
 }
@@ -318,11 +322,11 @@ fn keep(event: &Event, thread: u32, sites: [u64; SITES]) {
     }
     let Event { start, length, kind, detail, a, b } = *event;
     let record = Record { start, length, kind: kind as u32, detail, thread, zero: 0, a, b, sites };
-    // Interrupt handlers also record events.
+    // Interrupts are masked, because interrupt handlers record events too.
     let interrupts = cpu::interrupts_off();
     let (memory, room, me) = (MEMORY.load(Ordering::Relaxed), ROOM.load(Ordering::Relaxed), cpu::id());
-    // SAFETY: laid out by `begin` before the first record; `me` is below the number of CPUs. Only this CPU writes its
-    // part, and interrupts are off.
+    // SAFETY: `begin` has initialised the memory before the first record, and `me` is below the number of CPUs. Only
+    // this CPU writes its part, and interrupts are masked.
     unsafe {
         let written = &*memory.add(CPUS_AT).cast::<Written>().add(me);
         let n = written.kept.load(Ordering::Relaxed);

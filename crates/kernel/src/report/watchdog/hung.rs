@@ -1,7 +1,7 @@
-//! Threads that sleep uninterruptibly for too long.
+//! The detection of hung threads, which sleep uninterruptibly for too long.
 //!
-//! A kernel thread checks all threads a few times in the timeout. It counts checks and not time, because a pause of the
-//! whole machine between two checks is no thread's fault.
+//! A kernel thread checks all threads [`LOOKS`] times in each timeout. It counts checks instead of time, so that a
+//! pause of the whole virtual machine does not make a thread look hung.
 
 use super::stacks::Mine;
 use super::{report, setting};
@@ -14,9 +14,9 @@ use quire_linux_state::WatchSetting;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::{Thread, ThreadRef};
 
-/// Checks in a timeout.
+/// The number of checks in a timeout.
 const LOOKS: u16 = 4;
-/// The checking thread.
+/// The handle of the checking thread; 0 before it runs.
 static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts the checking thread.
@@ -24,7 +24,7 @@ pub fn start() {
     WATCHMAN.store(kthread::kernel_thread("watch", watchman, 0).number(), Ordering::Release);
 }
 
-/// Called when the timeout has changed.
+/// Wakes the checking thread, because the timeout has changed.
 pub fn look_again() {
     let watchman = WATCHMAN.load(Ordering::Acquire);
     if watchman != 0 {
@@ -45,7 +45,7 @@ extern "C" fn watchman(_: usize) -> ! {
         let now = clock::now();
         if now < next {
             park(Some(next));
-            // Another timeout applies from now on.
+            // The timeout was changed during the sleep, so check at once and use the new timeout.
             if setting(WatchSetting::HungSeconds) != seconds {
                 next = 0;
             }
@@ -56,7 +56,8 @@ extern "C" fn watchman(_: usize) -> ! {
     }
 }
 
-/// The first check that finds a thread asleep does not count.
+/// A reference to `thread` if exactly [`LOOKS`] checks before this one found it in the same uninterruptible sleep;
+/// otherwise `None`. So each sleep is reported once.
 fn hangs(thread: &Thread<Machine>) -> Option<ThreadRef<Machine>> {
     (thread.overslept() == LOOKS).then(|| thread.to_ref())
 }
@@ -65,8 +66,8 @@ fn hangs(thread: &Thread<Machine>) -> Option<ThreadRef<Machine>> {
 fn look(seconds: u32) {
     if let Some(linux) = personality::try_linux() {
         for process in linux.ids.processes() {
-            // At most one thread a process and check. Each incident is reported once, at its check; within the pause
-            // between reports it is only a line.
+            // At each check at most one hung thread of a process is reported. If `report` printed stacks a short time
+            // ago, it logs only one line.
             let found = process.threads.lock().iter().find_map(|thread| hangs(thread));
             found.into_iter().for_each(|thread| hung(&thread, "", seconds));
         }
@@ -76,7 +77,7 @@ fn look(seconds: u32) {
         .for_each(|(thread, name)| hung(&thread, name, seconds));
 }
 
-/// `own` is the name of a kernel thread.
+/// Reports a hung thread. `own` is the name of a kernel thread, and is empty for a program's thread.
 fn hung(thread: &Thread<Machine>, own: &str, seconds: u32) {
     let panics = setting(WatchSetting::HungPanics) != 0;
     let tid = thread.payload().as_ref().map_or(0, quire_linux_state::Thread::tid);

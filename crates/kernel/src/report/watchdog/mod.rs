@@ -2,20 +2,20 @@
 //!
 //! | stuck | detected by | code |
 //! |---|---|---|
-//! | a CPU that does not schedule (*soft lockup*) | its own timer interrupt | [`quire_task::Watching`] |
-//! | a CPU that takes no interrupts (*hard lockup*) | the CPU with the next number, by probes (NMIs) | the same |
+//! | a CPU that does not enter its scheduler (*soft lockup*) | its own timer interrupt | [`quire_task::Watching`] |
+//! | a CPU that takes no interrupts (*hard lockup*) | the CPU with the next number, by probes (NMIs) | [`quire_task::Watching`] |
 //! | a spin lock that is held too long | a CPU that spins on it | [`spin`] |
 //! | a thread that sleeps uninterruptibly too long | a kernel thread | [`hung`] |
 //!
 //! # Settings
-//! The command line sets them before the first thread, `/proc/sys/kernel` later:
+//! The kernel's command line sets the initial values. Programs change them in `/proc/sys/kernel`.
 //!
 //! - `watchdog=off`, `watchdog=report` (the default) or `watchdog=panic`;
-//! - `watchdog_thresh=SECONDS`: the threshold of hard lockups and of held spin locks; that of soft lockups is twice as
-//!   long;
+//! - `watchdog_thresh=SECONDS`: the threshold of hard lockups and of held spin locks; the threshold of soft lockups is
+//!   twice as long;
 //! - `hung_task_timeout_secs=SECONDS`: the longest uninterruptible sleep of a thread.
 //!
-//! 0 seconds turn the part off, as on Linux.
+//! A value of 0 seconds turns the detection off, as on Linux.
 
 mod hung;
 pub mod provoke;
@@ -36,7 +36,7 @@ pub use stacks::{interrupted_by_timer, nmi, probe};
 
 const SETTINGS: usize = WatchSetting::ALL.len();
 
-/// The settings, by their numbers. Read by ticks, spinners and the thread that checks for hung threads; rarely written.
+/// The values of the settings, by their numbers.
 static VALUES: [AtomicU32; SETTINGS] = [const { AtomicU32::new(0) }; SETTINGS];
 
 /// The value of a setting.
@@ -48,7 +48,7 @@ fn store(of: WatchSetting, value: u32) {
     VALUES[of as usize].store(value, Ordering::Relaxed);
 }
 
-/// Changes a setting; false if the value is above its largest, and nothing changes.
+/// Changes a setting. Returns false, and changes nothing, if the value is greater than the setting's largest value.
 pub fn set(of: WatchSetting, value: u32) -> bool {
     let fits = value <= of.largest();
     if fits {
@@ -60,7 +60,7 @@ pub fn set(of: WatchSetting, value: u32) -> bool {
     fits
 }
 
-/// Takes the settings from the command line. An invalid value is logged, and the default stays.
+/// Sets the settings from the command line. For an invalid value, logs an error and keeps the default.
 pub fn configure(line: &[u8]) {
     WatchSetting::ALL.iter().for_each(|of| store(*of, of.usual()));
     match command_line::value(line, "watchdog") {
@@ -81,7 +81,7 @@ pub fn configure(line: &[u8]) {
     }
 }
 
-/// Ticks in the threshold.
+/// The number of watchdog ticks in the threshold time.
 const TICKS: u32 = 10;
 
 /// The threshold in seconds, 0 if CPUs are not watched.
@@ -89,7 +89,7 @@ fn threshold() -> u32 {
     if setting(WatchSetting::On) == 0 { 0 } else { setting(WatchSetting::Seconds) }
 }
 
-/// The parameters of the watch over CPUs.
+/// The parameters for the detection of lockups; `None` if CPUs are not watched.
 pub fn watching() -> Option<Watching> {
     let period = u64::from(threshold()) * 1_000_000_000 / u64::from(TICKS);
     (period > 0).then_some(Watching { period, soft: 2 * TICKS, hard: TICKS })
@@ -113,12 +113,12 @@ pub fn locked_up(lockup: Lockup) {
     }
 }
 
-/// The least nanoseconds between two prints of all CPUs' stacks; an incident in between is a line.
+/// The least time between two prints of all CPUs' stacks, in nanoseconds. An incident in between is logged as one line.
 const PAUSE: u64 = 30_000_000_000;
-/// The time at which they may be printed again.
+/// The time from which the stacks may be printed again, in nanoseconds since boot.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Logs an incident, and the stacks of all CPUs.
+/// Logs an incident and the stacks of all CPUs, and panics if `panics` is true.
 fn report(incident: fmt::Arguments<'_>, mine: &Mine<'_>, panics: bool) {
     log!("watchdog: {incident}");
     if let Mine::Sleeper(thread) = mine {

@@ -1,4 +1,4 @@
-//! The word `lockup=KIND` on the command line: provokes an incident, to test the watchdog.
+//! Provokes an incident, to test the watchdog, for the word `lockup=KIND` on the command line.
 
 use crate::cpu;
 use crate::thread::kthread::kernel_thread;
@@ -9,10 +9,10 @@ use quire_sync::{Mutex, Rank, SpinLock, preempt_off};
 static LOCK: SpinLock<()> = SpinLock::new(Rank::FILE, ());
 static HELD: AtomicBool = AtomicBool::new(false);
 static NEVER_FREE: Mutex<[u16; 3]> = Mutex::new([0; 3]);
-/// The first program's thread shall sleep for ever.
+/// The first program's thread must sleep for ever.
 static HANGS: AtomicBool = AtomicBool::new(false);
 
-/// Starts the incident `kind`: `soft`, `hard`, `spin` or `hung`; `pass` is a soft lockup that ends.
+/// Starts the incident `kind`: `soft`, `hard`, `spin`, `hung`, or `pass`, which is a soft lockup that ends.
 pub fn start(kind: &[u8]) {
     let begin = |main| {
         kernel_thread("provoked", main, 0);
@@ -72,7 +72,7 @@ extern "C" fn holds_a_lock(_: usize) -> ! {
     HELD.store(true, Ordering::Release);
     loop {
         turn(10);
-        // If CPUs take turns on one thread of the emulator, the spinner gets as many turns as the holder.
+        // An emulator may run all CPUs on one host thread. The hint makes it switch to the CPU that spins on the lock.
         core::hint::spin_loop();
     }
 }
@@ -86,7 +86,7 @@ extern "C" fn wants_the_lock(_: usize) -> ! {
     crate::machine::scheduler().exit()
 }
 
-/// Called by each program's thread before its first instruction: the first one sleeps for ever if requested.
+/// Makes the first program's thread sleep for ever if `lockup=hung` requests it. Called before its first instruction.
 #[inline(never)]
 pub fn sleep_where_asked() {
     if HANGS.swap(false, Ordering::Relaxed) {

@@ -1,7 +1,8 @@
-//! Detection of a spin lock that is held too long, by a CPU that spins on it.
+//! The detection of a spin lock that is held too long, by a CPU that spins on it.
 //!
-//! Only the time in which the spinner itself ran counts. The other CPUs must have run too. So before the report all of
-//! them have answered three probes, a tick apart, and the lock was never seen free.
+//! Only the time during which the spinning CPU itself ran counts. The other CPUs must have run too, because a virtual
+//! CPU that is descheduled may hold the lock. So a report requires that all other CPUs have answered [`ANSWERS`]
+//! probes, one in each tick. The lock must not have been free in that time.
 
 use super::stacks::{self, Mine};
 use super::{TICKS, report, setting, threshold};
@@ -10,29 +11,30 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_linux_state::WatchSetting;
 use quire_sync::spin::SPUN;
 
-/// A CPU's wait for a lock, on its own cache line. An interrupt handler that spins too takes over the line; the
-/// interrupted wait begins again.
+/// The state of one CPU's wait for a spin lock, on its own cache line. If an interrupt handler spins too, it overwrites
+/// the state, and the interrupted wait counts from the beginning again.
 #[repr(align(128))]
 struct Wait {
     lock: AtomicUsize,
-    /// The time of its last call, and the nanoseconds that it has spun.
+    /// The time of the last call of [`spun`]. The field `spun` is the time that the CPU has spun. Both in nanoseconds.
     called: AtomicU64,
     spun: AtomicU64,
-    /// Probes that all other CPUs have answered; [`REPORTED`].
+    /// The number of probes that all other CPUs have answered, or [`REPORTED`].
     answers: AtomicU32,
 }
 
 const REPORTED: u32 = u32::MAX;
-/// The answers of each other CPU that are needed for a report.
+/// The number of probes that each other CPU must answer before a report.
 const ANSWERS: u32 = 3;
-/// The most nanoseconds between two calls of a running spinner. A spinner that took longer did not run in between.
+/// The most time that counts between two calls, in nanoseconds. If more time has passed, the CPU did not run in
+/// between.
 const LONGEST: u64 = 100_000_000;
 
 static WAITS: [Wait; cpu::MAX] = [const {
     Wait { lock: AtomicUsize::new(0), called: AtomicU64::new(0), spun: AtomicU64::new(0), answers: AtomicU32::new(0) }
 }; cpu::MAX];
 
-/// Called by a spinner; see [`quire_sync::Cpu::spun`].
+/// Counts the time of a CPU that spins on a lock, and reports it above the threshold. See [`quire_sync::Cpu::spun`].
 pub fn spun(lock: usize, rank: u8, turns: u32) {
     let wait = &WAITS[cpu::id()];
     let now = clock::now();
@@ -50,7 +52,7 @@ pub fn spun(lock: usize, rank: u8, turns: u32) {
     let seconds = u64::from(threshold());
     let answers = wait.answers.load(Ordering::Relaxed);
     let tick = seconds * 1_000_000_000 / u64::from(TICKS);
-    // The probes are sent in the last ticks before the threshold.
+    // The probes are sent in the last ticks before the threshold, one in each tick.
     let due = tick * u64::from((TICKS - ANSWERS).saturating_add(answers.saturating_add(1)));
     if seconds == 0 || answers == REPORTED || spun < due || crate::report::panic::in_progress() {
         return;

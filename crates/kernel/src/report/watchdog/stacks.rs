@@ -1,7 +1,8 @@
-//! The stacks of all CPUs, by non-maskable interrupts.
+//! Prints the stacks of all CPUs, which it gets by non-maskable interrupts.
 //!
-//! An interrupted CPU writes its registers and stack into its own snapshot. It neither prints nor takes a lock, since
-//! it may have been interrupted while it did so. The asking CPU prints.
+//! An interrupted CPU writes its registers and return addresses into its own snapshot. It neither prints nor acquires a
+//! lock, because it may have been interrupted while it held that lock. The CPU that sent the interrupts prints the
+//! snapshots.
 
 use crate::cpu;
 use crate::machine::Machine;
@@ -15,24 +16,24 @@ use quire_task::Thread;
 /// The most return addresses in a snapshot.
 const DEPTH: usize = 24;
 
-/// A snapshot of a CPU. Written by its non-maskable interrupt, between `asked` and `answered`.
+/// A snapshot of a CPU's state. The CPU's NMI handler writes it after `asked` is raised and before it sets `answered`.
 #[repr(align(128))]
 struct Snapshot {
-    /// The number of the last request, and of the last answered one.
+    /// The number of requests for a snapshot. `answered` is its value at the last answer.
     asked: AtomicU32,
     answered: AtomicU32,
-    /// A probe of the watchdog is under way.
+    /// The watchdog has sent a probe that was not served yet.
     probed: AtomicBool,
     user: AtomicBool,
     interrupts: AtomicBool,
-    /// In checked builds: it holds the requested lock.
+    /// The CPU holds the lock `WANTED`. Always false without debug assertions.
     holds: AtomicBool,
     preemption: AtomicU32,
     tid: AtomicU32,
     at: AtomicU64,
     calls: [AtomicU64; DEPTH],
     len: AtomicUsize,
-    /// The registers that the present timer interrupt, if any, has interrupted.
+    /// The registers of the code that the last timer interrupt has interrupted. Valid only during that interrupt.
     timer: AtomicPtr<Regs>,
 }
 
@@ -53,22 +54,22 @@ static SNAPSHOTS: [Snapshot; cpu::MAX] = [const {
     }
 }; cpu::MAX];
 
-/// A CPU is asking the others; a second one gives up.
+/// Whether a CPU is asking the other CPUs for snapshots. Only one CPU asks at a time: a second CPU does not ask.
 static ASKING: AtomicBool = AtomicBool::new(false);
-/// The lock whose holder is searched; 0 for none.
+/// The address of the lock whose holder is searched; 0 for none.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The asking CPU's own stack to print.
+/// The stack that is printed for the reporting CPU itself.
 pub enum Mine<'a> {
-    /// The code that its timer interrupted.
+    /// The stack of the code that its timer interrupt has interrupted.
     Interrupted,
     /// The caller's stack.
     Here,
-    /// The stack of this sleeping thread.
+    /// The caller's stack, after the stack of this sleeping thread.
     Sleeper(&'a Thread<Machine>),
 }
 
-/// Stores the registers that the present timer interrupt has interrupted, in this CPU's own line.
+/// Stores the address of the registers of the code that the present timer interrupt has interrupted.
 #[inline(always)]
 pub fn interrupted_by_timer(regs: &Regs) {
     SNAPSHOTS[cpu::id()].timer.store(core::ptr::from_ref(regs).cast_mut(), Ordering::Relaxed);
@@ -80,7 +81,7 @@ pub fn probe(cpu: usize) {
     local_apic::send_nmi(cpu::apic_id(cpu));
 }
 
-/// The interrupt flag.
+/// The interrupt flag (IF) of RFLAGS.
 const INTERRUPTS: u64 = 1 << 9;
 
 /// Serves an NMI. Returns whether a request or a probe caused it.
@@ -100,7 +101,7 @@ pub fn nmi(regs: &Regs) -> bool {
 }
 
 impl Snapshot {
-    /// Takes a snapshot of this CPU at `regs`, or at the caller.
+    /// Takes a snapshot of this CPU, of the code with the registers `regs`, or of the caller if `regs` is `None`.
     fn take(&self, regs: Option<&Regs>) {
         let user = regs.is_some_and(|r| r.cs & 3 != 0);
         self.user.store(user, Ordering::Relaxed);
@@ -148,14 +149,14 @@ impl Snapshot {
 
 /// The id of the program's thread that this CPU runs; 0 for a kernel thread.
 fn tid() -> u32 {
-    // SAFETY: the running thread is alive, and this CPU does not leave it while it is interrupted.
+    // SAFETY: the running thread is alive, and this CPU does not switch to another one during the interrupt.
     let thread = unsafe { (cpu::current_thread() as *const Thread<Machine>).as_ref() };
     thread.and_then(|thread| thread.payload().as_ref()).map_or(0, quire_linux_state::Thread::tid)
 }
 
 #[cfg(debug_assertions)]
 fn holds(lock: usize) -> bool {
-    // SAFETY: this CPU's own list, which no other code changes while the CPU is interrupted.
+    // SAFETY: the list belongs to this CPU, and no other code changes it during the interrupt.
     lock != 0 && unsafe { (*cpu::block()).held.has(lock) }
 }
 #[cfg(not(debug_assertions))]
@@ -163,16 +164,17 @@ fn holds(_lock: usize) -> bool {
     false
 }
 
-/// The longest wait for an answer in nanoseconds: a CPU that does not run now answers when it runs again.
+/// The longest wait for an answer, in nanoseconds. A virtual CPU that is descheduled answers when it runs again.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// The running CPUs, without this one.
+/// The numbers of the CPUs that have started, without this one.
 fn others() -> impl Iterator<Item = usize> {
     let me = cpu::id();
     (0..cpu::count()).filter(move |c| *c != me && !cpu::block_of(*c).is_null() && cpu::apic_id(*c) != cpu::NOT_ARRIVED)
 }
 
-/// Asks all other CPUs, and calls `f` with those that did not answer as a mask. `None` if another CPU is asking.
+/// Asks all other CPUs for a snapshot, and calls `f` with a bitmap of the CPUs that did not answer. `lock` is the lock
+/// whose holder is searched, or 0. Returns `None` without a call if another CPU is asking.
 fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
     if ASKING.swap(true, Ordering::Acquire) {
         return None;
@@ -199,17 +201,17 @@ fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
     Some(r)
 }
 
-/// Asks all other CPUs which of them holds `lock`, as far as it is known. `None` if a CPU does not answer, because it
-/// does not run at this moment.
+/// Asks all other CPUs which of them holds `lock`. Returns `None` if a CPU does not answer, because it does not run at
+/// this moment. Returns `Some(None)` if the holder is not known.
 pub fn holder(lock: usize) -> Option<Option<usize>> {
     let found = |silent| (silent == 0).then(|| others().find(|c| SNAPSHOTS[*c].holds.load(Ordering::Relaxed)));
     ask(lock, found).flatten()
 }
 
-/// Logs the place at which a sleeping thread left its CPU.
+/// Logs the stack of a sleeping thread.
 pub fn print_sleeper(thread: &Thread<Machine>) {
-    // SAFETY: the context lives as long as the thread. A thread that wakes at this moment overwrites the frame: the
-    // read data is then useless, but still memory of its stack.
+    // SAFETY: the context lives as long as the thread. If the thread wakes up at this moment, it overwrites the frame.
+    // The read data is then useless, but it is still memory of the stack.
     let frame = unsafe { Context::saved_frame(thread.context()) };
     if let Some(frame) = frame.filter(|_| !thread.is_running()) {
         backtrace::backtrace(frame);
@@ -220,7 +222,8 @@ pub fn print_sleeper(thread: &Thread<Machine>) {
 pub fn print_all(mine: &Mine<'_>) {
     let me = &SNAPSHOTS[cpu::id()];
     match mine {
-        // SAFETY: the registers lie on the stack of the present interrupt.
+        // SAFETY: the caller runs in the timer interrupt that has stored this pointer, so the registers are still on
+        // the stack.
         Mine::Interrupted => me.take(unsafe { me.timer.load(Ordering::Relaxed).as_ref() }),
         Mine::Here | Mine::Sleeper(_) => me.take(None),
     }
@@ -236,7 +239,7 @@ pub fn print_all(mine: &Mine<'_>) {
     if printed.is_none() {
         me.print(cpu::id());
         log!("another CPU prints the others' stacks");
-        // The caller may be about to panic, which would stop that CPU.
+        // Wait for the printing CPU to finish, because the caller may be about to panic. A panic would stop that CPU.
         let end = crate::cpu::clock::now() + 5 * PATIENCE;
         while ASKING.load(Ordering::Relaxed) && crate::cpu::clock::now() < end {
             core::hint::spin_loop();

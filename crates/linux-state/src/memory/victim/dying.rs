@@ -4,18 +4,20 @@
 use crate::machine::Machine;
 use crate::process::Process;
 use quire_heap::Arc;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
-/// Nanoseconds that a victim has to leave its memory by itself. An orderly exit also wakes the waiters on its robust
-/// futexes.
+/// Nanoseconds that a victim gets to leave its memory by itself. A victim that exits in this time also wakes the
+/// waiters on its robust futexes.
 pub const GRACE: u64 = 200_000_000;
-/// Nanoseconds after which the victim is given up, and another victim may be chosen.
+/// Nanoseconds after which the kernel gives the victim up, so that another victim may be chosen.
 const BOUND: u64 = 1_000_000_000;
 /// The victim, and the threads that wait for it.
 pub struct Victims<M: Machine> {
-    /// Held while a victim is chosen.
+    /// A thread holds this lock while it chooses a victim.
     pub choosing: Mutex<()>,
+    /// Whether the thread that holds `choosing` chooses a victim.
+    pub is_choosing: AtomicBool,
     pub dying: SpinLock<Option<Dying<M>>>,
     pub waits: WaitQueue,
 }
@@ -30,23 +32,33 @@ pub struct Dying<M: Machine> {
 pub enum Step {
     /// The wait is over: the victim's memory is free, or the victim was given up.
     Done,
-    /// Wait until that time, in nanoseconds since boot.
+    /// The waiter must wait until this time, in nanoseconds since boot.
     Until(u64),
-    /// Free the victim's memory for it.
+    /// The waiter must free the victim's memory itself.
     Reap,
 }
 
 impl<M: Machine> Victims<M> {
     pub(crate) fn new() -> Self {
-        Victims { choosing: Mutex::new(()), dying: SpinLock::new(Rank::OWNED, None), waits: WaitQueue::new() }
+        Victims {
+            choosing: Mutex::new(()),
+            is_choosing: AtomicBool::new(false),
+            dying: SpinLock::new(Rank::OWNED, None),
+            waits: WaitQueue::new(),
+        }
     }
 
-    /// Wakes the threads that wait for the memory of `process`. Called after `process` has lost a thread. The waiters
-    /// check whether that thread was the last one.
-    pub fn left(&self, process: &Process<M>) {
-        if process.is_exiting() {
+    /// Wakes the threads that wait for the memory of `process`, or for any memory. Called after `process` has lost a
+    /// thread. The waiters check whether that thread was the last one. An exit that leaves memory low wakes no thread,
+    /// because thousands may wait.
+    pub fn left(&self, process: &Process<M>, is_low: bool) {
+        if process.is_exiting() && (!is_low || self.is_dying(process)) {
             self.waits.wake_all();
         }
+    }
+
+    fn is_dying(&self, process: &Process<M>) -> bool {
+        self.dying.lock().as_ref().is_some_and(|dying| core::ptr::eq(&raw const *dying.process, process))
     }
 
     /// The next step for a waiter at `time`. Returns [`Step::Reap`] to only one waiter for each victim.
@@ -72,7 +84,7 @@ impl<M: Machine> Victims<M> {
                 }
             }
         };
-        // Dropped without the lock, because the last reference frees memory.
+        // The reference is dropped after the lock is released, because the last reference frees the process's memory.
         drop(gone);
         step
     }

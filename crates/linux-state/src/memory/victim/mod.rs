@@ -6,44 +6,54 @@
 //! victim's memory is free. The caller then tries again.
 //!
 //! # Choice of the victim
-//! The victim is the process with the largest sum of resident pages, pages in swap and page tables. Each point of
-//! `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
-//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
-//! same figure, on Linux's scale.
+//! The victim is the process with the largest sum of resident pages, pages in swap, page tables, and kernel memory that
+//! its descriptors hold. Each point of `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process
+//! with -1000 is exempt. Process 1 ends only if no other process can. Processes that share an address space end
+//! together. `/proc/<pid>/oom_score` shows this badness on Linux's scale.
 //!
-//! An exact count walks the page tables of a process, and its object indexes if the page tables were dropped. So after
-//! [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could make it the victim.
-//! This estimate may miss a process with more pages in swap than it ever had in memory at once. It may also miss one
-//! with many page tables for few pages.
+//! A user with many small processes is seen as one large process: if the processes of a user hold most of the memory
+//! that processes hold, the victim is one of them ([`users`]). More of that user's processes end with it, until they
+//! give back a [share](BATCH) of memory. The user's forks then wait until memory is free ([`FORKS_WAIT`]). So a kill
+//! frees more than the next fork takes. User 0 is exempt from this rule.
+//!
+//! An exact count is slow: it walks the page tables of a process, and its object indexes if the page tables were
+//! dropped. So after [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could
+//! make it the victim. This estimate may miss a process with more pages in swap than it ever had in memory at once. The
+//! estimate may also miss a process with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
 //!    ([`is_ending`](quire_vm::Machine::is_ending)). Its interruptible waits end.
 //! 2. The victim may still have its memory after [`GRACE`], because one of its threads waits for another event. A
 //!    waiter then condemns the victim's space and frees its memory ([`reap`](quire_vm::Space::reap)). The victim's
-//!    threads need not run for this. So memory becomes free even if the victim holds a lock that the waiters need.
+//!    threads need not run while the waiter frees the memory. So memory becomes free even if a thread of the victim
+//!    holds a lock that the waiters need.
 //! 3. If the victim still has memory after a second ([`victims`](dying)), the kernel gives it up. Another victim may
 //!    then be chosen.
 //!
 //! There is one victim at a time, so that a burst of failed faults ends one process and not ten.
 //!
 //! A thread that chooses a victim may run beside three kinds of threads:
-//! - A waiter sleeps on the same queue as the choosing thread. The victim's end wakes both.
+//! - Waiters sleep on the queue `waits`. The choosing thread sleeps there too, after it has killed the victim. The
+//!   victim's end wakes all of them.
 //! - A thread of the victim may itself be a waiter. Its own end interrupts its wait.
 //! - Another choosing thread waits for the lock `choosing`, and then finds the victim that the first one chose.
 
 pub mod dying;
+mod users;
 
 use crate::Linux;
 use crate::machine::Machine;
 use crate::process::Process;
 use crate::process::thread::Thread;
+use crate::signal::Signal;
 use dying::{Dying, GRACE, Step};
 use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 use quire_sync::hooks::now;
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::Holdings;
+use users::Sums;
 
 /// `oom_score_adj` of a process that is never chosen.
 pub const EXEMPT: i32 = -1000;
@@ -51,8 +61,8 @@ pub const EXEMPT: i32 = -1000;
 impl<M: Machine> Process<M> {
     /// The process's badness in pages, and the memory that it holds. `None` if the process is exempt or holds no
     /// memory.
-    fn badness(&self) -> Option<(i64, Holdings)> {
-        let held = self.memory()?.holdings();
+    fn badness(&self) -> Option<(i64, Held)> {
+        let held = Held { memory: self.memory()?.holdings(), files: self.held_by_files() / PAGE_SIZE };
         Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
     }
 
@@ -62,17 +72,37 @@ impl<M: Machine> Process<M> {
     }
 }
 
-/// The number of processes whose memory is counted exactly in any case.
+/// The number of processes whose memory is counted exactly before the estimate is used.
 const WEIGHED: u32 = 4096;
 
-/// Whether a process with at most `peak` resident pages may have more than `points`.
+/// Nanoseconds for which the forks of a user wait after a process of that user has ended for want of memory.
+const FORKS_WAIT: u64 = 1_000_000_000;
+/// If the processes of one user hold most memory, the kernel ends several of them at once. It stops when the ended
+/// processes held one `BATCH`th of memory and swap.
+const BATCH: u64 = 32;
+
+/// The memory that a process holds, in pages.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    memory: Holdings,
+    /// The kernel memory that its descriptors hold.
+    files: u64,
+}
+
+impl Held {
+    fn total(&self) -> u64 {
+        self.memory.total().saturating_add(self.files)
+    }
+}
+
+/// Whether the badness of a process with at most `peak` resident pages may exceed `points`.
 fn may_exceed(points: i64, peak: u64, adjust: i32, total: u64) -> bool {
-    let most = Holdings { resident: peak, ..Holdings::default() };
+    let most = Held { memory: Holdings { resident: peak, ..Holdings::default() }, files: 0 };
     badness(most, adjust, total).is_some_and(|most| most > points)
 }
 
 /// The badness of a process, in pages. `None` if the process is exempt.
-fn badness(held: Holdings, adjust: i32, total: u64) -> Option<i64> {
+fn badness(held: Held, adjust: i32, total: u64) -> Option<i64> {
     if adjust == EXEMPT {
         return None;
     }
@@ -91,15 +121,18 @@ fn score(points: i64, total: u64) -> u64 {
 struct Choice<M: Machine> {
     process: Arc<Process<M>>,
     points: i64,
-    held: Holdings,
+    held: Held,
+    /// The user whose processes hold most memory, if the victim was chosen among this user's processes.
+    user: Option<u32>,
 }
 
 impl<M: Machine> Linux<M> {
-    /// Chooses and kills a victim, or waits for a dying one. Called by a thread whose request for memory was refused,
-    /// when only the end of a process can free memory. `why` describes the request, for the log.
+    /// Chooses and kills a victim, or waits for a victim that already ends. Called by a thread whose request for memory
+    /// was refused, when only the end of a process can free memory. `why` describes the request, for the log.
     ///
     /// Returns whether to try again; false if the calling thread must end itself. May sleep. The caller holds no lock
-    /// that a system call needs in order to end. For faults, and for system calls that would otherwise fail.
+    /// that a system call needs in order to end. Page faults call this method, and system calls that would otherwise
+    /// fail.
     #[cold]
     pub fn out_of_memory(&'static self, why: &str) -> bool {
         let me = self.current();
@@ -117,13 +150,21 @@ impl<M: Machine> Linux<M> {
                 }
             }
         }
-        {
-            let _one = self.victims.choosing.lock();
-            // Another thread has chosen a victim already, or memory became free meanwhile.
-            if self.victims.process().is_some() || !self.is_short() {
+        // One thread chooses. The others wait for the victim's end together. They do not queue for the lock, because
+        // each of thousands would then check memory again, one after the other.
+        if let Some(one) = self.victims.choosing.try_lock() {
+            self.victims.is_choosing.store(true, Ordering::Release);
+            // Another thread may have chosen a victim already, or memory became free.
+            let kills = self.victims.process().is_none() && self.is_short();
+            if kills {
+                self.kill_one(me, why);
+            }
+            self.victims.is_choosing.store(false, Ordering::Release);
+            drop(one);
+            self.victims.waits.wake_all();
+            if !kills {
                 return !me.killed();
             }
-            self.kill_one(me, why);
         }
         if me.killed() {
             return false;
@@ -135,7 +176,7 @@ impl<M: Machine> Linux<M> {
 
     /// Ends the caller's process, because its request `why` was refused `times` times although memory was free each
     /// time. If the caller's process is process 1 or shares its memory, the process with the most memory ends instead.
-    /// Returns whether to try again. May sleep, as [`Linux::out_of_memory`].
+    /// Returns whether to try again. May sleep. The caller fulfils the conditions of [`Linux::out_of_memory`].
     #[cold]
     pub fn end_for_defeats(&'static self, why: &str, times: u32) -> bool {
         let me = self.current();
@@ -161,7 +202,8 @@ impl<M: Machine> Linux<M> {
             }
         }
         self.wait_for_victim(me, now() + GRACE);
-        // If memory is not short, the wait above ends at once. The victim then needs a CPU in order to end.
+        // If memory is not short, the wait above ends at once. This thread then yields, because the victim needs a CPU
+        // in order to end.
         self.scheduler.yield_now();
         !me.killed()
     }
@@ -169,8 +211,11 @@ impl<M: Machine> Linux<M> {
     /// Sleeps until the victim has left its memory, other memory is free, or `deadline` has passed. Returns true in the
     /// first two cases.
     fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
-        let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
-        let ready = || (gone() || !self.is_short()).then_some(());
+        let gone = || {
+            !self.victims.is_choosing.load(Ordering::Acquire)
+                && self.victims.process().is_none_or(|process| process.has_left_memory())
+        };
+        let ready = || (!self.vm.frames().is_low() || gone()).then_some(());
         self.victims.waits.wait_until(Some(deadline), || me.killed(), ready).is_ok()
     }
 
@@ -204,13 +249,14 @@ impl<M: Machine> Linux<M> {
             let kib = |pages: u64| pages * (PAGE_SIZE / 1024);
             self.machine.log(format_args!(
                 "out of memory: process {} ({}) is killed: {} KiB resident, {} KiB in swap, \
-                 {} KiB of page tables, oom_score_adj {}; {why} of \
+                 {} KiB of page tables, {} KiB in open files, oom_score_adj {}; {why} of \
                  process {} ({})",
                 victim.pid,
                 Printed(&victim),
-                kib(choice.held.resident),
-                kib(choice.held.swapped),
-                kib(choice.held.tables),
+                kib(choice.held.memory.resident),
+                kib(choice.held.memory.swapped),
+                kib(choice.held.memory.tables),
+                kib(choice.held.files),
                 victim.oom_adjust.load(Ordering::Relaxed),
                 me.process.pid,
                 Printed(&me.process),
@@ -219,14 +265,40 @@ impl<M: Machine> Linux<M> {
         let memory = victim.memory();
         let before = self.victims.dying.lock().replace(Dying { process: victim.clone(), since: now(), reaped: false });
         drop(before);
-        self.kill_process(&victim, crate::signal::Signal::KILL);
+        victim.make_forks_wait(now() + FORKS_WAIT);
+        self.kill_process(&victim, Signal::KILL);
         // The processes that share the victim's memory end too.
         if let Some(memory) = memory {
             for other in self.ids.processes() {
                 if !Arc::ptr_eq(&other, &victim) && other.memory().is_some_and(|theirs| theirs.is_same(&memory)) {
-                    self.kill_process(&other, crate::signal::Signal::KILL);
+                    self.kill_process(&other, Signal::KILL);
                 }
             }
+        }
+        if let Some(user) = choice.user {
+            self.kill_more(user, choice.held.total());
+        }
+    }
+
+    /// Ends further processes of a user that holds most memory with many small processes. `freed` pages are free when
+    /// the first victim has ended.
+    fn kill_more(&self, user: u32, mut freed: u64) {
+        let wanted = self.total_pages() / BATCH;
+        let mut ended = 0u32;
+        for process in self.ids.processes() {
+            if freed >= wanted {
+                break;
+            }
+            if process.real_user() != user || process.is_exiting() || process.given_up.load(Ordering::Acquire) {
+                continue;
+            }
+            let Some((_, held)) = process.badness() else { continue };
+            freed += held.total().max(1);
+            ended += 1;
+            self.kill_process(&process, Signal::KILL);
+        }
+        if ended > 0 {
+            self.machine.log(format_args!("out of memory: {ended} more processes of user {user} are killed"));
         }
     }
 
@@ -235,6 +307,7 @@ impl<M: Machine> Linux<M> {
         let init = self.first.lock().as_ref().cloned();
         let init_memory = init.as_ref().and_then(|init| init.memory());
         let mut best: Option<Choice<M>> = None;
+        let mut users = Sums::new();
         let (mut first, mut alone, mut weighed) = (None, true, 0);
         let total = self.total_pages();
         for process in self.ids.processes() {
@@ -247,7 +320,7 @@ impl<M: Machine> Linux<M> {
             drop(memory);
             if process.is_exiting() && !shared {
                 // This process already ends and frees its memory, so no other process has to end.
-                return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
+                return Some(Choice { process, points: i64::MAX, held: Held::default(), user: None });
             }
             let adjust = process.oom_adjust.load(Ordering::Relaxed);
             if weighed >= WEIGHED
@@ -261,9 +334,13 @@ impl<M: Machine> Linux<M> {
                 alone &= shared;
                 continue;
             };
-            let choice = Choice { process, points, held };
+            let user = process.real_user();
+            let choice = Choice { process, points, held, user: None };
+            if !shared {
+                users.add(user, held.total(), choice.points);
+            }
             if shared {
-                // `process` is process 1, or its child in a vfork.
+                // `process` shares the memory of process 1: it is process 1 itself, or its child in a vfork.
                 if first.is_none() {
                     first = Some(choice);
                 }
@@ -271,13 +348,36 @@ impl<M: Machine> Linux<M> {
                 best = Some(choice);
             }
         }
-        best.or(first.filter(|_| alone))
+        // A larger process of another user stays.
+        match users.majority().filter(|user| best.as_ref().is_some_and(|best| best.process.real_user() != *user)) {
+            Some(user) => self.largest_of(user).or(best),
+            None => {
+                let user = users.majority();
+                best.map(|best| Choice { user, ..best })
+            }
+        }
+        .or(first.filter(|_| alone))
     }
 
-    /// Frees the memory of the victim, which has not left it in time.
+    /// The process of a user with the most points.
+    fn largest_of(&self, user: u32) -> Option<Choice<M>> {
+        let mut best: Option<Choice<M>> = None;
+        for process in self.ids.processes() {
+            if process.real_user() != user || process.given_up.load(Ordering::Acquire) {
+                continue;
+            }
+            let Some((points, held)) = process.badness() else { continue };
+            if best.as_ref().is_none_or(|b| b.points < points) {
+                best = Some(Choice { process, points, held, user: Some(user) });
+            }
+        }
+        best
+    }
+
+    /// Frees the memory of the victim, which has not left its memory within [`GRACE`](dying::GRACE).
     fn reap_victim(&self) {
         let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
-        // All processes that share the memory were killed with it.
+        // All processes that share the memory were killed together with the victim, so no process needs the memory.
         memory.reap();
         drop(memory);
         self.victims.waits.wake_all();
@@ -299,7 +399,7 @@ impl<M: Machine> core::fmt::Display for Printed<'_, M> {
 mod tests {
     use super::*;
 
-    const HELD: Holdings = Holdings { resident: 100, swapped: 30, tables: 5 };
+    const HELD: Held = Held { memory: Holdings { resident: 100, swapped: 25, tables: 5 }, files: 5 };
 
     #[test]
     fn a_process_that_never_had_enough_pages_need_not_be_weighed() {
@@ -317,7 +417,7 @@ mod tests {
         assert_eq!(badness(HELD, 1, 10_000), Some(145));
         assert_eq!(badness(HELD, -999, 10_000), Some(135 - 9990));
         assert_eq!(badness(HELD, EXEMPT, 10_000), None);
-        assert_eq!(badness(Holdings { resident: u64::MAX / 2, ..HELD }, 1000, u64::MAX), Some(i64::MAX));
+        assert_eq!(badness(Held { files: u64::MAX / 2, ..HELD }, 1000, u64::MAX), Some(i64::MAX));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Capabilities: a thread's rights in addition to its ids, and how they change with the ids and at exec.
 //!
-//! The rules are those of capabilities(7). There is one user namespace, and no file has capabilities of its own. This
-//! module only computes sets; callers decide which changes a thread may request.
+//! The rules are the rules of the manual page capabilities(7). There is one user namespace, and no file has
+//! capabilities of its own. This module only computes sets; callers decide which changes a thread may request.
 
 use crate::errno::Errno;
 use crate::process::credentials::Credentials;
@@ -164,7 +164,8 @@ impl Capabilities {
         }
     }
 
-    /// The capabilities that `access` uses: those of the real user, without those that a set-id program added.
+    /// The capabilities that `access` uses: the capabilities of the real user, without capabilities that a set-id
+    /// program added.
     pub fn of_real_user(&self, real_user: u32) -> Caps {
         match () {
             () if self.secure & secure::NO_SETUID_FIXUP != 0 => self.effective,
@@ -265,7 +266,8 @@ pub struct Transformed {
 impl Credentials {
     /// The credentials after exec of a file with `set`.
     /// - `confined`: the program gains nothing, because the thread has `no_new_privs`.
-    /// - `shared`: another process shares this one's directories, and could change them under a privileged program.
+    /// - `shared`: another process shares the working and root directories of this process. It could change them while
+    ///   a privileged program runs.
     pub fn transform(&self, set: SetIds, confined: bool, shared: bool) -> Transformed {
         let old = self;
         let mut new = self.clone();
@@ -380,7 +382,8 @@ mod tests {
     }
 
     proptest! {
-        /// A thread without capabilities never gains any by a request, and its effective set is permitted.
+        /// A request never gives a capability to a thread without capabilities. The effective set stays within the
+        /// permitted set.
         #[test]
         fn nothing_is_gained_by_asking(sets in any::<[u64; 3]>(), had in any::<[u64; 4]>()) {
             let all = |n: u64| Caps(n & Caps::ALL.0);

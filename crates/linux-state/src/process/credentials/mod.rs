@@ -6,7 +6,7 @@ use capabilities::{Capabilities, cap};
 use quire_heap::{Arc, Vec};
 
 /// Users, groups, capabilities. Each thread has its own credentials, and reads them without a lock. Another thread
-/// reads those of a named thread, or of a process's first thread
+/// reads the credentials of a given thread, or of a process's first thread
 /// ([`Process::credentials`](crate::Process::credentials)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
@@ -46,7 +46,8 @@ impl Credentials {
         }
     }
 
-    /// Whether capability `number` is effective. This check decides all privilege: user 0 alone gives none.
+    /// Whether capability `number` is effective. This check decides all privilege: user id 0 without capabilities gives
+    /// no privilege.
     pub fn may(&self, number: u32) -> bool {
         self.capabilities.effective.has(number)
     }
@@ -68,7 +69,8 @@ impl Credentials {
         [other.real_user, other.effective_user].contains(&self.effective_user) || self.may(cap::SYS_NICE)
     }
 
-    /// As [`may_schedule`](Self::may_schedule), but `other` must also have no more permitted capabilities than `self`.
+    /// Whether [`may_schedule`](Self::may_schedule) allows the change, and each permitted capability of `other` is
+    /// permitted for `self` too. `CAP_SYS_NICE` allows it in any case.
     pub fn may_reschedule(&self, other: &Credentials) -> bool {
         self.may(cap::SYS_NICE)
             || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))

@@ -9,8 +9,8 @@ use quire_heap::{Map, SpareEntry, Vec};
 use quire_sync::atomic::Ordering;
 use quire_task::ThreadRef;
 
-/// The living threads of a process. The first thread needs no allocation, and most processes have only one. Guarded by
-/// [`Process::threads`].
+/// The living threads of a process. The first thread needs no allocation, and most processes have only one. The lock
+/// [`Process::threads`] guards the list.
 pub struct Threads<M: Machine> {
     first: Option<ThreadRef<M>>,
     others: Map<Pid, ThreadRef<M>>,
@@ -37,7 +37,7 @@ impl<M: Machine> Threads<M> {
         self.first = Some(thread);
     }
 
-    /// Adds a thread. `memory` was allocated for it before the lock was acquired.
+    /// Adds a thread. The caller has allocated `memory` for its entry before it acquired the lock.
     pub fn join(&mut self, thread: ThreadRef<M>, memory: SpareEntry<Pid, ThreadRef<M>>) {
         if self.is_empty() {
             self.begin(thread);
@@ -83,7 +83,7 @@ impl<M: Machine> Threads<M> {
         self.first.iter().chain(self.others.values())
     }
 
-    /// The first thread, or any other thread if that one has ended.
+    /// The first thread, or any other thread if the first thread has ended.
     pub fn any(&self) -> Option<&ThreadRef<M>> {
         self.iter().next()
     }
@@ -104,7 +104,7 @@ impl<M: Machine> Default for Threads<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// The first thread, or any other thread if that one has ended.
+    /// The first thread, or any other thread if the first thread has ended.
     pub fn any_thread(&self) -> Option<ThreadRef<M>> {
         self.threads.lock().any().cloned()
     }
@@ -142,10 +142,33 @@ impl<M: Machine> Process<M> {
         threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
     }
 
-    /// Whether all threads of the process have left its memory.
+    /// Whether no thread of the process holds its memory or its files any more.
     pub fn has_left_memory(&self) -> bool {
-        let threads = self.threads.lock();
-        threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
+        self.threads.lock().len() == 0
+    }
+
+    /// The real user of the first thread.
+    pub fn real_user(&self) -> u32 {
+        self.credentials.lock().real_user
+    }
+
+    /// Makes forks of the process's user wait until `time`, in nanoseconds since boot, while memory is low.
+    pub fn make_forks_wait(&self, time: u64) {
+        let task = self.any_thread();
+        if let Some(thread) = task.as_ref().and_then(|task| task.payload().as_ref()) {
+            thread.user_charge.look(|user| user.make_forks_wait(time));
+        }
+    }
+
+    /// The kernel memory that the process's descriptors hold, in bytes: what is queued in pipes and sockets. Files that
+    /// several descriptors or processes share count for each. An estimate.
+    pub fn held_by_files(&self) -> u64 {
+        let Some(task) = self.any_thread() else { return 0 };
+        let Some(files) = task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())) else {
+            return 0;
+        };
+        let open = (0..files.size() as u32).filter_map(|fd| files.peek(fd));
+        open.map(|file| file.stream().map_or(0, |stream| stream.held() as u64)).sum()
     }
 
     /// Makes all threads end. The process then reports `status` (in the format of `wait4`). If there are several

@@ -23,7 +23,7 @@ use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{SpinLock, WaitQueue};
 use quire_task::{futex, powers};
 
-/// Values of [`Thread::again`], which counts the tries of a call that found no memory.
+/// Values of [`Thread::again`], the state of a call that is repeated because it found no memory.
 pub struct Again;
 
 impl Again {
@@ -43,17 +43,19 @@ pub mod work {
     pub const KILL: u32 = 2;
     /// The thread must stop (job control).
     pub const STOP: u32 = 4;
-    /// The original signal mask must be restored after a temporary one (`sigsuspend`, `ppoll`).
+    /// The original signal mask must be restored after a temporary mask (`sigsuspend`, `ppoll`).
     pub const RESTORE_MASK: u32 = 8;
-    /// A timer of the process has expired. Set in interrupt context, where signals cannot be sent.
+    /// A timer of the process has expired. The timer's interrupt sets this bit, because it cannot send a signal itself.
     pub const TIMER: u32 = 16;
-    /// The thread has a registered `rseq` area, and was switched away from since it was last in user mode.
+    /// The thread has a registered `rseq` area, and its CPU has switched to another thread since it was last in user
+    /// mode.
     pub const RSEQ: u32 = 32;
     /// The thread's call waits for a time of day, which it has converted to a time since boot.
     pub const BY_DAY: u32 = 64;
-    /// The time of day was set during such a wait. The call ends and is restarted with its original arguments.
+    /// The time of day was set while `BY_DAY` was set. The call ends and is restarted with its original arguments.
     pub const DAY_SET: u32 = 128;
-    /// The bits that end an interruptible wait. `TIMER` is not among them: only the timer's signal ends a wait.
+    /// The bits that end an interruptible wait. `TIMER` is left out, because an expired timer does not end a wait. Only
+    /// the timer's signal ends it.
     pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | DAY_SET;
 }
 
@@ -161,21 +163,21 @@ pub struct Thread<M: Machine> {
     pub linux: &'static Linux<M>,
     /// The thread's process.
     pub process: Arc<Process<M>>,
-    /// The thread's id. It changes at most once: when a thread that is not the first one of its process execs.
+    /// The thread's id. The id changes at most once: a thread other than the first gets the process's id when it execs.
     pub tid: AtomicU32,
-    /// The address space; `None` once the thread has left it. Changed by the owner (exec, exit).
+    /// The address space; `None` once the thread has left it. Only the owner changes it (exec, exit).
     pub space: OwnSpace<M>,
-    /// The open files. Changed by the owner.
+    /// The open files. Only the owner changes this field.
     pub files: Owned<Option<Arc<Files<M>>>>,
-    /// Working directory, root, umask. Changed by the owner.
+    /// Working directory, root, umask. Only the owner changes this field.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
     /// Owner only: the thread's part of its process's semaphore undos; `None` before the first undo.
     pub undos: Private<Option<Undos<M>>>,
     /// Owner only: a copy of the contents of `fs`; `None` after `fs` was replaced.
     pub seen: Private<Option<Seen<M>>>,
-    /// The thread's credentials. Changed by the owner.
+    /// The thread's credentials. Only the owner changes them.
     pub credentials: Owned<Credentials>,
-    /// The charge of the thread to its real user. Changed by the owner.
+    /// The charge of the thread to its real user. Only the owner changes it.
     pub user_charge: Owned<UserCharge<M>>,
     /// Owner only: the user was over its limit of threads when the thread changed to that user. Exec then checks the
     /// limit again.
@@ -185,19 +187,20 @@ pub struct Thread<M: Machine> {
     pub io_priority: AtomicU16,
     /// The timer slack: how much later than its deadline a sleep of the thread may end.
     pub slack: Slack,
-    /// The work that is due before the thread returns to user mode: bits of [`work`]. Any thread sets bits, the owner
-    /// clears them.
+    /// The work that is due before the thread returns to user mode: bits of [`work`]. Any thread sets bits. The owner
+    /// clears bits.
     pub work: AtomicU32,
-    /// The thread is ending. Written with the lock of its process's threads held.
+    /// The thread is ending. The owner sets the flag with the lock of its process's threads held.
     pub leaving: AtomicBool,
-    /// The thread removed a stop signal from a queue, and no SIGCONT has arrived since. Set under that queue's lock,
-    /// cleared under the lock of its process's threads.
+    /// The thread has removed a stop signal from a queue, and no SIGCONT has arrived since. The thread sets the flag
+    /// under that queue's lock. The sender of a SIGCONT clears it under the lock of the process's threads.
     pub stop_taken: AtomicBool,
     /// The registered area for restartable sequences.
     pub rseq: OwnRseq,
-    /// A timer of the process may have this thread as its target. Set by the thread that makes this one the target.
+    /// A timer of the process may have this thread as its target. The thread that makes this thread the target sets the
+    /// flag.
     pub timed: AtomicBool,
-    /// The blocked signals. Changed by the owner, read by senders.
+    /// The blocked signals. Only the owner changes the set. Senders of signals read it.
     pub blocked: AtomicU64,
     /// The signals that `sigtimedwait` waits for. The thread may receive them although they are blocked.
     pub awaited: AtomicU64,
@@ -223,9 +226,10 @@ pub struct Thread<M: Machine> {
     pub robust_list: AtomicU64,
     /// The thread's name (`comm`). Other threads of the process may write it.
     pub name: SpinLock<Name>,
-    /// Owner only: not 0 while the thread runs a call that [ends](crate::shortage::ends) something. The field is a
-    /// word, not a flag, so that it lies beside fields that only the owner writes. Flags share a cache line with fields
-    /// that other CPUs read.
+    /// Owner only: not 0 while the thread runs a call that ends a process, a file or a mapping
+    /// ([`ends`](crate::shortage::ends) lists these calls). Such a call may use the last part of the memory reserve.
+    /// The field is a word and not a `bool`. The compiler would place a `bool` on a cache line with fields that other
+    /// CPUs read. A word lies among words that only the owner writes.
     pub ending: AtomicU64,
     /// Owner only: the [`Again`] value of the thread's present call.
     pub again: AtomicU64,
@@ -238,13 +242,14 @@ pub struct Thread<M: Machine> {
     pub major_faults: AtomicU64,
     /// Owner only: the thread's last fault or exception, for signal frames.
     pub trap: Owned<Trap>,
-    /// Set when a child created by vfork has left this thread's memory.
+    /// This thread was created by vfork, and has left its parent's memory by exec or exit. The thread sets the flag
+    /// itself.
     pub released: AtomicBool,
-    /// The parent of a vfork sleeps on this queue until `released` is set.
+    /// The thread that created this thread by vfork sleeps on this queue until `released` is set.
     pub releases: WaitQueue,
 }
 
-/// A mask of blocked signals in a non-zero word, which holds the complement. No mask blocks SIGKILL, so the complement
+/// A mask of blocked signals. The stored word is the complement of the mask. No mask blocks SIGKILL, so the complement
 /// is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedMask(NonZero<u64>);
@@ -300,14 +305,15 @@ impl<M: Machine> Thread<M> {
     /// The page tables that a context switch loads; `None` after the thread has left its address space.
     ///
     /// # Safety
-    /// The caller is this thread, or the context switch to it on the CPU where it will run. So no thread changes the
-    /// space meanwhile.
+    /// The caller is this thread, or the context switch to it on the CPU where it will run. So no thread replaces the
+    /// space during the use of the reference.
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
         // SAFETY: by this function's contract the caller acts as the owner, and it loads the page tables.
         unsafe { self.space.get().map(|space| space.page_tables()) }
     }
 
-    /// Notes that the machine switches away from this thread. Called on the thread's CPU, before another thread runs.
+    /// Called when the machine switches away from this thread, on the thread's CPU and before another thread runs. If
+    /// the thread has an `rseq` area, sets the work bit [`work::RSEQ`].
     #[inline(always)]
     pub fn switched_away(&self) {
         if self.rseq.at.load(Ordering::Relaxed) != 0 && self.work.load(Ordering::Relaxed) & work::RSEQ == 0 {
@@ -328,16 +334,16 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Makes `new` the thread's credentials, and those of its process if it is the first thread. Called by the thread
-    /// itself, which holds no view of the old credentials.
+    /// Makes `new` the thread's credentials. If the thread is the first thread of its process, `new` becomes the
+    /// process's credentials too. Called by the thread itself, which holds no view of the old credentials.
     ///
-    /// If the thread's powers change, its memory is closed to readers before the new ids are published. So a reader of
-    /// the new ids finds the memory closed.
+    /// If the thread's powers change, this method closes its memory to readers before it publishes the new ids. So a
+    /// reader that sees the new ids finds the memory closed.
     pub fn become_user(&self, new: Credentials) {
         // SAFETY: the thread itself runs this; the view ends before the change.
         let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
         let show = || {
-            // SAFETY: the thread itself runs this, and the view that `differ` was made from has ended.
+            // SAFETY: the thread itself runs this, and the view from which `differ` was computed has ended.
             drop(unsafe { self.credentials.replace(new) });
             if self.tid() == self.process.pid {
                 self.show_credentials();
@@ -351,9 +357,9 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Publishes the thread's credentials as those of its process. Called by the thread itself.
+    /// Publishes the thread's credentials as the credentials of its process. Called by the thread itself.
     pub fn show_credentials(&self) {
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the thread itself runs this, and does not replace its credentials during the clone.
         let own = unsafe { self.credentials.get() }.clone();
         let old = core::mem::replace(&mut *self.process.credentials.lock(), own);
         drop(old);

@@ -1,12 +1,13 @@
 //! The limit on CPU time, `RLIMIT_CPU`, and timers on CPU time.
 //!
-//! No clock tick checks them. A process with the limit or with such timers has a timer for real time. This timer is set
-//! to the earliest moment at which a limit can be reached. That is the remaining CPU time, divided by the number of
-//! threads that can run at once. When the timer expires, a thread of the process sums up the CPU time and sets the
-//! timer again.
+//! No clock tick checks the limit or the timers. Instead, a process with the limit or with timers on CPU time has one
+//! timer on real time. This timer is set to the earliest moment at which a limit can be reached. That is the remaining
+//! CPU time, divided by the number of threads that can run at once. When the timer expires, a thread of the process
+//! sums up the CPU time and sets the timer again.
 //!
-//! The accounted time of a thread in user mode ends at its last entry to the kernel. So if there are several threads,
-//! the CPUs that run the others are interrupted first. The sum is made a little later.
+//! The accounted time of a thread in user mode ends at its last entry to the kernel. So if the process has several
+//! threads, the CPUs that run the other threads are interrupted first. The CPU times are summed up a little later, when
+//! the timer expires again.
 
 use crate::machine::Machine;
 use crate::process::limits::{INFINITY, Limit, which};
@@ -23,9 +24,10 @@ use quire_task::Thread as Task;
 /// The state of a process for its limit on CPU time and its timers on CPU time.
 pub struct CpuLimit<M: Machine> {
     pub timers: Timers<M>,
-    /// The other threads were interrupted. The next expiry sums up the CPU time.
+    /// The CPUs of the other threads were interrupted, so the next expiry sums up the CPU time.
     pub interrupted: AtomicBool,
-    /// The CPU time at the last sum, and the timer's length that was set then. Both are hints, written after each sum.
+    /// The CPU time at the last sum, and the timer's length that was set then. Both are only hints for the next
+    /// setting, and are stored after each sum.
     pub used: AtomicU64,
     pub wait: AtomicU64,
 }
@@ -56,8 +58,9 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Makes the first thread of `process` that notices the request sum up the CPU time. For callers in other
-    /// processes: only a process's own threads set its timer, which an ending process cancels once.
+    /// Makes the first thread of `process` that notices the request sum up the CPU time. Callers in other processes use
+    /// this method, because only a process's own threads set its timer. An ending process cancels the timer once, so no
+    /// other process may set it.
     pub(crate) fn count_in_all_threads(&self, linux: &Linux<M>, process: &Process<M>) {
         self.timers.fire();
         for task in process.threads.lock().iter() {
@@ -71,10 +74,11 @@ impl<M: Machine> CpuLimit<M> {
 
 /// The shortest setting of the timer, in nanoseconds. A sum costs little compared with this time.
 const LEAST: u64 = 1_000_000;
-/// The longest setting, in nanoseconds, if the process was nearly idle since the last sum. It could begin to run at
-/// once.
+/// The longest setting, in nanoseconds, if the process was nearly idle since the last sum. The limit is short, because
+/// the process could begin to run at any time.
 const MOST_IDLE: u64 = 100_000_000;
-/// The same limit while timers on CPU time are armed. It bounds how late they may expire.
+/// The longest setting, in nanoseconds, for a nearly idle process with armed timers on CPU time. It bounds how late
+/// these timers may expire.
 const MOST_IDLE_WITH_TIMERS: u64 = 10_000_000;
 /// A process is nearly idle if it used less than 1/16 of the time that passed.
 const IDLE: u64 = 16;
@@ -87,8 +91,8 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Sums up the CPU time if `process` has a limit, because it can be reached sooner with one more thread. Called by
-    /// each new thread.
+    /// Sums up the CPU time if `process` has a limit, because the limit can be reached sooner with one more thread.
+    /// Called by each new thread.
     #[inline]
     pub fn thread_begins(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if process.soft_limit(which::CPU) != INFINITY || counting(process).is_some() {
@@ -133,8 +137,8 @@ impl<M: Machine> CpuLimit<M> {
             let wait = self.due(linux, process, limit, threads as u64);
             self.timers.set(linux, me.to_ref(), wait, 0);
             let now = process.limit(which::CPU);
-            // If not, the limit or a timer was changed meanwhile, or a thread began. Their setting of the timer may
-            // have been replaced by this one, so the loop sets it again.
+            // If one of these values differs, another thread changed the limit or a timer, or began, since the loop
+            // read them. The timer that it set may have been overwritten above, so the loop sets the timer again.
             let threads_now = process.threads.lock().len();
             if (now == limit && changes() == before && threads_now <= threads) || process.is_exiting() {
                 return;
@@ -195,7 +199,8 @@ fn limit_left<M: Machine>(linux: &'static Linux<M>, process: &Process<M>, limit:
     if reached(soft) {
         let _merged = linux.signal_process(process, SigInfo::kernel(Signal::XCPU));
         next = soft + 1;
-        // As on Linux, the next signal follows a second later, and the soft limit shows the raised value.
+        // As on Linux, the next signal follows after one more second of CPU time, and the soft limit shows the raised
+        // value.
         process.raise_cpu_limit(soft);
     }
     Some(next.min(hard).saturating_mul(SECOND).saturating_sub(used))
@@ -227,7 +232,7 @@ impl Left {
             self.of_process = self.of_process.min(rest.unwrap_or(u64::MAX));
         }
         let mut clock = 0;
-        // Visits each clock once: the process's clock, then those of the threads.
+        // Visits each clock once: the process's clock, then the clocks of the threads.
         while let Some((thread, _)) = timers.first_expiry(clock) {
             let used = if thread == 0 { Some(used) } else { process.cpu_time_of(thread) };
             if let Some(used) = used {

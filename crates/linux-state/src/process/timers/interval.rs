@@ -4,7 +4,8 @@
 //! process, the *target*, and wakes it. That thread sends the signal on its way to user mode. A target that ends passes
 //! the timer to another thread.
 //!
-//! Most processes set no timer. Its memory is allocated when it is first set, and is freed with the process.
+//! Most processes set no timer. The timer's memory is allocated when the timer is first set, and is freed with the
+//! process.
 
 use crate::machine::Machine;
 use crate::process::Process;
@@ -23,11 +24,12 @@ use quire_task::{Thread as Task, ThreadRef, Timer};
 /// [`FirstUse`]: crate::process::first_use::FirstUse
 pub struct Timers<M: Machine> {
     timer: Timer,
-    /// Nanoseconds between expiries; 0: the timer expires once. The expiry reads it.
+    /// Nanoseconds between expiries; 0: the timer expires once. The expiry reads this field.
     pub every: AtomicU64,
     /// The timer has expired since the target's last check.
     fired: AtomicBool,
-    /// The target's task. `target` holds a reference to it while the timer is armed. The expiry reads it.
+    /// The target's task. `target` holds a reference to the task while the timer is armed. The expiry reads this
+    /// pointer.
     task: AtomicPtr<Task<M>>,
     /// The thread that sends the signal. The lock guards arming and cancelling.
     target: SpinLock<Option<ThreadRef<M>>>,
@@ -131,7 +133,7 @@ impl<M: Machine> Timers<M> {
             heir.timed.store(true, Ordering::Relaxed);
         }
         let old = {
-            // A new target that begins to end from now on runs this function itself, and passes the timer on.
+            // If the new target begins to end after this point, it runs this function itself and passes the timer on.
             let mut guard = self.target.lock();
             drop(threads);
             let mine = guard.as_ref().is_some_and(|t| t.payload().as_ref().is_some_and(|t| ptr::eq(t, thread)));
@@ -195,7 +197,8 @@ impl<M: Machine> Timers<M> {
 
 impl<M: Machine> Thread<M> {
     /// Whether the thread should leave an interruptible wait. Called by the thread itself, with no spin lock held. If a
-    /// timer has expired, its signal is sent first. Only that signal ends the wait, if this thread receives it.
+    /// timer has expired, its signal is sent first. The expiry itself does not end the wait. The signal ends it, if
+    /// this thread receives the signal.
     #[inline]
     pub fn interrupted(&self) -> bool {
         ends_wait(&self.work, || self.see_to_timers())
@@ -215,8 +218,8 @@ impl<M: Machine> Thread<M> {
     }
 }
 
-/// Whether one of `flags` ends a wait. `see_to_timers` is called first if a timer has expired, and clears that flag. A
-/// timer that expires later wakes the thread, which then checks again.
+/// Whether one of `flags` ends a wait. If the flag of expired timers is set, this function first calls `see_to_timers`,
+/// which clears the flag. A timer that expires after the check wakes the thread, which then checks again.
 #[inline]
 fn ends_wait(flags: &AtomicU32, see_to_timers: impl Fn()) -> bool {
     loop {
@@ -235,7 +238,8 @@ mod tests {
 
     #[test]
     fn a_timer_ends_a_wait_by_a_signal_only() {
-        // The number of further expiries while the signal is sent, and the signal flag that this thread then gets.
+        // Each case has the number of further expiries while the signal is sent (`again`), and the signal flag that
+        // this thread then gets (`signal`).
         for (again, signal) in [(0, 0), (0, work::SIGNAL), (2, 0), (2, work::SIGNAL)] {
             let flags = AtomicU32::new(work::TIMER | work::RSEQ);
             let left = Cell::new(again);

@@ -31,7 +31,7 @@ impl<M: Machine> Group<M> {
 
     /// Sends SIGHUP and then SIGCONT, as POSIX requires, if the group has just become orphaned and has stopped members.
     /// `link` is the group of the parent or child whose parent link was just removed. Only a link to another group of
-    /// the same session can have kept this group from being orphaned.
+    /// this session can have kept this group from being orphaned.
     pub fn hang_up_if_orphaned(&self, link: &Group<M>) {
         if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);

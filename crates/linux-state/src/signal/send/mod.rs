@@ -108,8 +108,8 @@ impl<M: Machine> Linux<M> {
         sent
     }
 
-    /// As [`signal_process`](Self::signal_process), for callers that hold locks. They must release the locks and then
-    /// call [`notify_signal_files`].
+    /// Does the work of [`signal_process`](Self::signal_process), except the call of [`notify_signal_files`]. A caller
+    /// that holds locks uses this method, releases the locks, and then calls that function.
     pub fn signal_process_locked(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
         if self.spares(process, info.signal) {
             return Ok(());
@@ -129,7 +129,7 @@ impl<M: Machine> Linux<M> {
         room.map_err(|Full| Errno::EAGAIN)
     }
 
-    /// Sends the signal of a timer of `process`. The receiver is `task`, one of its threads, or any thread if that is
+    /// Sends the signal of a timer of `process`. The receiver is `task`, one of its threads, or any thread if `task` is
     /// `None`. The entry in the queue is charged to the timer.
     pub fn signal_of_timer(&self, process: &Process<M>, task: Option<&Task<M>>, info: SigInfo) -> Sent {
         if info.signal == Signal::KILL && !self.spares(process, info.signal) {
@@ -177,9 +177,9 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Whether `signal` has no effect on `process`. Other processes cannot kill or stop process 1, as in a container.
-    /// Process 1 can do so itself. Signals that it could handle and does not handle end it like any other process. So a
-    /// program behaves the same when it runs as process 1.
+    /// Whether `signal` has no effect on `process`. Other processes cannot send SIGKILL or SIGSTOP to process 1, as in
+    /// a container. Process 1 can send both to itself. A signal that can be handled, but has no handler, ends process 1
+    /// like any other process. So a program behaves as usual when it runs as process 1.
     fn spares(&self, process: &Process<M>, signal: Signal) -> bool {
         SigSet::UNBLOCKABLE.has(signal) && process.pid == 1 && !process.is_callers()
     }

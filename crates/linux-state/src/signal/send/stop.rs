@@ -38,7 +38,8 @@ pub fn begin<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, signal: Signal) {
 pub fn stop_here<M: Machine>(thread: &Thread<M>) {
     let process = &thread.process;
     thread.work.fetch_and(!work::STOP, Ordering::AcqRel);
-    // Incremented before the parent is notified, because a parent that then ends reads this count.
+    // The count is incremented before the parent is notified. If the parent then ends, it reads this count to find
+    // orphaned groups with stopped members.
     thread.linux.stopped.fetch_add(1, Ordering::Relaxed);
     let all_stopped = {
         let threads = process.threads.lock();
@@ -92,14 +93,14 @@ fn report_to_parent<M: Machine>(process: &Process<M>, report: Report) {
         if !family.children.has(process) {
             return;
         }
-        // The process may have continued or stopped again since. Then the later change is reported, under this same
-        // lock.
+        // The process may have continued or stopped again since the change that `report` describes. Then this report is
+        // dropped. The thread that made the later change reports that change, with the parent's `family` lock held.
         if process.job.lock().stopping.is_some() != matches!(report, Report::Stopped(_)) {
             return;
         }
         family.reports.retain(|(pid, _)| *pid != process.pid);
-        // Without memory the parent misses this report. It also misses a report that another one replaces before its
-        // wait.
+        // Without memory the parent misses this report. The parent also misses a report that a later report replaces
+        // before the parent waits.
         let _reported = family.reports.try_push((process.pid, report));
     }
     let wanted = parent.with_actions(|actions| actions.get(Signal::CHLD)).flags & flag::NOCLDSTOP == 0;

@@ -1,10 +1,11 @@
 //! Sets in sets: no loops, no deep nests, and few paths.
 //!
-//! A change of a file notifies the sets that it is in, then the sets that those are in, and so on: it takes each path
-//! up from the file. Sets that are all in all sets of the next level would multiply the paths by their number at each
-//! level. So the paths of a file are limited by length, to the numbers that Linux has. Paths of one set are free.
+//! A change of a file notifies the sets that watch the file, then the sets that watch these sets, and so on. So the
+//! notification follows each path from the file up to an outermost set. If each set of a level is in every set of the
+//! next level, the number of paths grows exponentially with the levels. So Linux limits the paths of a file for each
+//! path length, and this module has the same limits. Paths with only one set are not limited.
 //!
-//! Checks hold a lock of all nests, and visit each set once.
+//! A check holds one lock for all nested sets of the system (`Nests::last`), and visits each set once.
 
 use super::{Epoll, New, Watch};
 use quire_fs::Readiness;
@@ -16,19 +17,20 @@ use quire_sync::{Mutex, MutexGuard};
 
 /// The most sets nested in a set: Linux's `EP_MAX_NESTS`.
 const MOST_NESTS: usize = 4;
-/// How many paths over so many nested sets a file may have: Linux's `path_limits`.
+/// The most paths of a file for each path length: Linux's `path_limits`. The index is the number of sets on the path
+/// minus one.
 const MOST_PATHS: [u32; MOST_NESTS + 1] = [u32::MAX, 500, 100, 50, 10];
 /// Watches that a walk takes from a set at a time.
 const BATCH: usize = 64;
 
-/// What walks over nests have found at a set. Guarded by the lock of all nests.
+/// The results that walks over nested sets store in a set. The lock `Nests::last` guards them.
 #[derive(Default)]
 pub(super) struct Walked {
-    /// The last walk down that came by.
+    /// The number of the last downward walk that visited this set.
     down: AtomicU64,
-    /// The last walk that measured the depth of sets in this one, and that depth.
+    /// The last walk that measured how deep sets are nested in this set, and the measured depth.
     below: Depth,
-    /// The last walk that measured the depth of sets above this one, and that depth.
+    /// The last walk that measured how deep this set is nested in outer sets, and the measured depth.
     above: Depth,
 }
 
@@ -40,7 +42,7 @@ struct Depth {
 }
 
 impl Depth {
-    /// The depth in this walk: as measured before, or by `measure`.
+    /// Returns the depth for this walk. If the walk has not stored a depth yet, `measure` computes it.
     fn once(&self, walk: u64, measure: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
         if self.walk.load(Ordering::Relaxed) != walk {
             self.depth.store(measure()? as u64, Ordering::Relaxed);
@@ -50,34 +52,39 @@ impl Depth {
     }
 }
 
-/// The lock of all nests, with the number of the last walk, and whether the thread is killed.
+/// The lock that serialises all walks over nested sets. Its value is the number of the last walk. `killed` says whether
+/// a fatal signal waits for the calling thread.
 pub(super) struct Nests<'a> {
     pub last: &'a Mutex<u64>,
     pub killed: &'a dyn Fn() -> bool,
 }
 
-/// A walk over nested sets. No other thread walks, or adds a set to a set.
+/// A walk over nested sets. It holds the lock `Nests::last`, so no other thread walks over sets or adds a set to a
+/// set.
 struct Walk<'a> {
     number: MutexGuard<'a, u64>,
     killed: &'a dyn Fn() -> bool,
 }
 
-/// The paths of one file, by the number of sets beyond the first.
+/// The number of paths of one file for each path length. The index is the number of sets on the path minus one.
 #[derive(Default)]
 struct Paths([u32; MOST_NESTS + 1]);
 
 impl<M: Machine> Epoll<M> {
-    /// As [`add`](Self::add), for any file but a set. A kill ends a long check with EINTR.
+    /// Adds a watch by [`add`](Self::add) for a file that is not an epoll set, and checks the paths of the file. A
+    /// fatal signal ends a long check with EINTR.
     pub(super) fn add_file(&self, fd: i32, file: &Arc<File<M>>, new: New, nests: &Nests<'_>) -> Result<(), Errno> {
         self.add(fd, file, new)?;
-        // A set that is nested only after this sees the file in its own check.
+        // If this set is put into another set after this load, `add_set` finds the file in the set and checks its
+        // paths.
         if !self.nested.load(Ordering::Relaxed) {
             return Ok(());
         }
         nests.walk().check(file).inspect_err(|_| self.take_back(fd, file))
     }
 
-    /// As [`add`](Self::add), where the file is the set `inner`. A kill ends a long check with EINTR.
+    /// Adds a watch by [`add`](Self::add) for the set `inner`, whose file is `file`, and checks depths and paths. A
+    /// fatal signal ends a long check with EINTR.
     pub(super) fn add_set(
         &self,
         fd: i32,
@@ -101,7 +108,8 @@ impl<M: Machine> Epoll<M> {
         let _removed = self.remove(fd, file);
     }
 
-    /// From now on each change of its watches is announced.
+    /// Sets the `nested` flag of the set and of its watches, so that each later change of a watch notifies the outer
+    /// sets.
     fn become_nested(&self) {
         let watches = self.watches.lock();
         if !self.nested.swap(true, Ordering::Relaxed) {
@@ -115,7 +123,8 @@ impl<M: Machine> Epoll<M> {
         walk: &Walk<'_>,
         mut each: impl FnMut(&Arc<File<M>>, bool) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        // Files are dropped outside of the lock: one may be the last reference, and its end notifies this set.
+        // File references are dropped after the lock is released. The last reference closes the file, and the close
+        // notifies this set, which acquires the lock.
         let mut batch = Vec::try_with_capacity(BATCH)?;
         let mut next = Some(i32::MIN);
         while let Some(from) = next {
@@ -148,7 +157,8 @@ impl<'a> Nests<'a> {
 }
 
 impl Walk<'_> {
-    /// How deep sets are nested in `set`. ELOOP if `outer` is among them, or the depth exceeds `most`.
+    /// Returns how deep sets are nested in `set`. ELOOP if `outer` is `set` or nested in it, or if the depth exceeds
+    /// `most`.
     fn depth_below<M: Machine>(&self, set: &Epoll<M>, outer: &Epoll<M>, most: usize) -> Result<usize, Errno> {
         if core::ptr::eq(set, outer) {
             return Err(Errno::ELOOP);
@@ -163,11 +173,11 @@ impl Walk<'_> {
             })?;
             Ok(depth)
         })?;
-        // It was perhaps measured where more was allowed.
+        // The stored depth may come from an earlier visit of this walk with a larger `most`, so it is compared again.
         if depth > most { Err(Errno::ELOOP) } else { Ok(depth) }
     }
 
-    /// How many sets, one in the other, `set` is in.
+    /// Returns the length of the longest chain of outer sets above `set`.
     fn depth_above<M: Machine>(&self, set: &Epoll<M>) -> Result<usize, Errno> {
         set.walked.above.once(*self.number, || {
             let mut most = 0;
@@ -179,7 +189,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Checks the paths of all files below `set`, which is in another set by now.
+    /// Checks the paths of all files below `set`, which the caller has just put into another set.
     fn check_below<M: Machine>(&self, set: &Epoll<M>) -> Result<(), Errno> {
         if set.walked.down.swap(*self.number, Ordering::Relaxed) == *self.number {
             return Ok(());
@@ -187,7 +197,7 @@ impl Walk<'_> {
         let mut checked = false;
         set.files(self, |file, is_set| match file.stream_as::<Epoll<M>>() {
             Some(inner) if is_set => self.check_below(inner),
-            // Files that are in this set alone have the same paths.
+            // Files that only this set watches all have the same paths, so one of them is checked for all.
             _ if file.readiness().is_some_and(|readiness| readiness.listening() == 1) => match checked {
                 true => Ok(()),
                 false => {
@@ -210,7 +220,8 @@ impl Walk<'_> {
 }
 
 impl Paths {
-    /// Counts the paths from `readiness` up, where `nests` sets are below. EINVAL if there are too many.
+    /// Counts the paths from `readiness` up to outermost sets. `nests` is the number of sets on the path from the
+    /// file up to `readiness`: 0 if `readiness` is the file's own. EINVAL if a path length has too many paths.
     fn count<M: Machine>(
         &mut self,
         readiness: &Readiness,
@@ -234,12 +245,12 @@ impl Paths {
 
 impl<M: Machine> Epoll<M> {
     fn is_in_sets(&self) -> bool {
-        // An error ends the visit.
+        // The error from the closure ends the visit at the first set, so `is_err` means that an outer set exists.
         sets_above::<M>(&self.readiness, None, |_| Err(Errno::EEXIST)).is_err()
     }
 }
 
-/// Calls `each` with the sets that watch `readiness`, through `file` if that is given.
+/// Calls `each` with the sets that watch `readiness`. If `file` is given, only sets with a watch of `file` are visited.
 fn sets_above<M: Machine>(
     readiness: &Readiness,
     file: Option<&Arc<File<M>>>,

@@ -335,7 +335,7 @@ fn a_process_that_is_killed_or_execs_ends_the_calls_that_sleep() {
         });
         let child = child.unwrap();
         assert_eq!(task.status(child), exited(7));
-        // A process that is stopped and continued meanwhile continues to read.
+        // A process that is stopped and continued during its read continues to read.
         let child = task.fork(move |task| {
             let done = task.call(__NR_read, [reader, to, 8]);
             task.exit_group(done.unwrap_or(9) as u32);

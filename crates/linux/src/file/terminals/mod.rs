@@ -124,8 +124,8 @@ pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
     }
 }
 
-/// Makes `terminal` the controlling terminal of the caller's session. The last argument allows to take it from another
-/// session.
+/// Makes `terminal` the controlling terminal of the caller's session. If the last argument is true, the terminal may be
+/// taken from another session.
 pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> Result<(), Errno> {
     let group = ctx.process().group();
     let session = group.session.clone();
@@ -165,7 +165,7 @@ pub fn foreground_of<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Resul
     Ok(terminal.owner().0 as i32)
 }
 
-/// The terminal's session. Fails if the caller is not in it.
+/// The terminal's session. Fails if the caller is not in that session.
 pub fn session_of<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<i32, Errno> {
     Ok(own_session(ctx, terminal)? as i32)
 }
@@ -177,7 +177,7 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     if group < 0 {
         return Err(Errno::EINVAL);
     }
-    // As on Linux, the id may be that of a process. Then that process's group is used.
+    // As on Linux, `id` may be the id of a process. Then the group of this process is used.
     let (ids, id) = (&ctx.linux.ids, group as u32);
     let found = match ids.group(id) {
         Some(group) => group,
@@ -191,7 +191,7 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
 }
 
 /// Frees the terminal of a session whose leader has ended, and sends SIGHUP to the foreground group. If the terminal
-/// was hung up before, the foreground group of that time gets the signal.
+/// was hung up before, the signal goes to the group that was in the foreground at the hang-up.
 pub fn session_ends<M: Machine>(linux: &'static Linux<M>, session: &Session) {
     let (foreground, goes_on) = match of_session(linux, session) {
         Some(terminal) => {

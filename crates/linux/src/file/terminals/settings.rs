@@ -35,7 +35,7 @@ const HANG_UP: u32 = 0o2000;
 
 type Field = fn(&mut Characters) -> &mut u8;
 
-/// Our fields of special characters, by their index in `c_cc`.
+/// The fields of [`Characters`] for the special characters, by their index in `c_cc`.
 const CHARACTERS: [(usize, Field); 16] = [
     (0, |c| &mut c.interrupt),
     (1, |c| &mut c.quit),
@@ -140,8 +140,8 @@ pub fn from_termio(now: &Termios, new: &Termio) -> Termios {
     out
 }
 
-/// Returns `new`, but with the parts that `locked` marks as in `old`. In the flags `locked` marks single bits.
-/// Elsewhere a byte that is not 0 marks the whole byte.
+/// Returns `new`, but the parts that `locked` marks have their values of `old`. In the flags, each bit of `locked`
+/// marks one bit. Elsewhere a byte that is not 0 marks the whole byte.
 pub fn keep_locked(old: &Termios, new: &Termios, locked: &Termios) -> Termios {
     let mut out = *new;
     for (at, byte) in out.iter_mut().enumerate() {

@@ -83,7 +83,7 @@ fn bad_arguments_are_refused_and_map_nothing() {
         refused(0, PAGE, MINE | HUGETLB, NONE, 0, E::ENOMEM);
         refused(0, PAGE, SHARED | ANONYMOUS | GROWSDOWN, NONE, 0, E::EINVAL);
         refused(0, PAGE, PRIVATE | GROWSDOWN, file, 0, E::EINVAL);
-        // Lengths and offsets at the ends of their ranges.
+        // Lengths and offsets at the limits of their valid ranges.
         refused(0, u64::MAX, MINE, NONE, 0, E::ENOMEM);
         refused(0, USER_END + 1, MINE, NONE, 0, E::ENOMEM);
         refused(0, USER_END, MINE, NONE, 0, E::ENOMEM);

@@ -15,7 +15,8 @@ use quire_linux_state::{Ctx, Linux, Pid};
 use quire_sync::atomic::Ordering;
 use quire_task::{Bound, Class, MOST_URGENT, ThreadRef};
 
-/// The size of the first version of `sched_attr`, and the largest size that a program may pass, in bytes.
+/// The size in bytes of the first version of `sched_attr` (`FIRST`), and the largest size that a program may pass
+/// (`MOST`).
 const FIRST: u32 = 48;
 const MOST: u32 = 4096;
 /// The flags of `sched_attr`. Utilization clamps are refused, as on a Linux without them.

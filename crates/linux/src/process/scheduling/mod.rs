@@ -28,7 +28,7 @@ pub(super) fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<T
 }
 
 /// Does the work of [`thread_or_self`] for calls that change a thread's scheduling. EPERM if the caller may not change
-/// it.
+/// that thread.
 pub(super) fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
     let thread = thread_or_self(ctx, tid)?;
     let may = |other: &quire_linux_state::Thread<M>| {
@@ -129,8 +129,8 @@ pub(super) fn of_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<Vec<Arc
     Ok(out)
 }
 
-/// The threads of `process` that `kind` and `who` select, because each thread has its own nice value. A zombie has no
-/// threads.
+/// The threads of `process` that `kind` and `who` select. Threads are selected singly, because each thread has its own
+/// nice value. A zombie has no threads.
 pub(super) fn meant<M: Machine>(
     ctx: &Ctx<'_, M>,
     kind: u32,

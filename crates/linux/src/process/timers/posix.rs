@@ -19,8 +19,8 @@ const SIGEV_THREAD_ID: u32 = 4;
 
 /// Converts the clock of a new timer, and checks that timers on it are supported.
 fn clock_of<M: Machine>(ctx: &Ctx<'_, M>, clock: i32) -> Result<TimerClock, Errno> {
-    // Alarm clocks are refused, because no device wakes a suspended machine. The other three clocks have no timers on
-    // Linux either.
+    // Alarm clocks are refused, because no device wakes a suspended machine. The raw monotonic clock and the two coarse
+    // clocks have no timers on Linux either.
     if let Ok(
         raw::CLOCK_REALTIME_ALARM
         | raw::CLOCK_BOOTTIME_ALARM

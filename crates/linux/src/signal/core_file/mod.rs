@@ -1,13 +1,14 @@
 //! Core files: the memory and the registers of a process that a signal has ended, for debuggers.
 //!
 //! The thread that took the signal waits until it is the last thread of its process. Then it writes the file, so no
-//! thread changes the memory meanwhile. [`core_pattern`] makes the file's name. [`elf`] has the layout of the file, and
-//! [`notes`] the description of the process. [`parts`] selects the memory in the file by the process's filter.
+//! other thread can change the memory during the write. [`core_pattern`] makes the file's name. [`elf`] has the layout
+//! of the file, and [`notes`] the description of the process. [`parts`] selects the memory in the file by the process's
+//! filter.
 //!
 //! # Differences from Linux
 //! The file describes one thread, because the others have ended. The file cannot be piped to a program. It is cut off
-//! if free memory gets low. Pages that the program may not read are holes, and so are those after the first 64 GiB of
-//! mappings.
+//! if free memory gets low. Pages that the program may not read become holes. Pages after the first 64 GiB of mappings
+//! become holes too.
 
 mod elf;
 mod notes;
@@ -29,8 +30,8 @@ use quire_vm::{PAGE_SIZE, Prot};
 /// The most pages that are examined for one file (64 GiB), so that the writing ends. Later pages are holes.
 const MOST_LOOKS: u64 = 1 << 24;
 
-/// Writes the core file of the calling thread's process, which is ending by the signal of `info`. The exit status then
-/// says that there is a core file.
+/// Writes the core file of the calling thread's process, which is ending by the signal of `info`. If the file was
+/// opened, the exit status says that there is a core file.
 pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: &SigInfo) {
     let process = &thread.process;
     let most = process.soft_limit(which::CORE);
@@ -42,14 +43,14 @@ pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, re
     if !ctx.space().is_ok_and(|space| space.is_dumpable()) {
         return;
     }
-    // All other threads must end. They do so without waiting for this thread, so the wait ends.
+    // All other threads of the process must end first. No ending thread waits for this thread, so the wait ends.
     let _alone = process.thread_events.wait_until(None, || false, || (process.threads.lock().len() == 1).then_some(()));
     let most = most.min(process.soft_limit(which::FSIZE));
     if let Ok(file) = name(&ctx, info, process.soft_limit(which::CORE)).and_then(|name| open(&ctx, &name))
         && let Ok(core) = describe(&ctx, info)
     {
         process.status.fetch_or(DUMPED, Ordering::AcqRel);
-        // If a limit or the end of free memory is reached, the file is cut off there.
+        // If the file reaches a size limit, or free memory is exhausted, the file is cut off at that point.
         let _cut = core.write(&ctx, &mut Output { file, most, at: 0 });
     }
 }
@@ -130,7 +131,8 @@ impl Core {
                 if ctx.process().killed.load(Ordering::Relaxed) {
                     return Err(Errno::EINTR);
                 }
-                // An ending thread may allocate from the memory reserve, which must not be used for files.
+                // An ending thread may allocate from the memory reserve. The core file must not use the reserve, so the
+                // write ends if memory is low.
                 if ctx.linux.vm.frames().is_low() {
                     return Err(Errno::ENOMEM);
                 }

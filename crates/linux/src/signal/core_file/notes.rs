@@ -19,7 +19,7 @@ const FILES: u32 = 0x4649_4c45;
 
 /// The size of the legacy part of the floating-point state, in bytes.
 const LEGACY: usize = 512;
-/// The offset in that part at which the features of the whole state are stored.
+/// The offset in the legacy part at which the feature bits of the whole floating-point state are stored.
 const FEATURES_AT: usize = 464;
 /// The most bytes of the arguments that a note shows.
 const ARGUMENTS: usize = 80;

@@ -21,7 +21,8 @@ pub(super) struct Part {
     pub ours: bool,
 }
 
-// The kinds of memory, as bits of `coredump_filter`. Huge pages and DAX files do not exist here.
+// The kinds of memory, as bits of `coredump_filter`. The bits of huge pages and DAX files are left out, because this
+// kernel has neither.
 const PRIVATE: u32 = 1;
 const SHARED: u32 = 2;
 const PRIVATE_FILE: u32 = 4;
@@ -56,7 +57,7 @@ fn add<M: Machine>(parts: &mut Vec<Part>, files: &mut Files, entry: &EntryInfo<M
     if entry.ident() != (0, 0) && !ours {
         files.words.try_extend([entry.range.start, entry.range.end, entry.offset / PAGE_SIZE])?;
         entry.name(&mut files.names).map_err(|_| Errno::ENOMEM)?;
-        // Such a name is shown for a removed file, which no other process can open by name.
+        // The suffix marks a removed file, which no other process can open by name.
         nameless = files.names.ends_with(b"(deleted)");
         files.names.write_char('\0').map_err(|_| Errno::ENOMEM)?;
     }

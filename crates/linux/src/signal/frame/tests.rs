@@ -380,7 +380,7 @@ fn an_awaited_signal_that_a_wait_leaves_goes_to_another_thread() {
         let (runs, set) = (task.put(0u32), task.put(bit(Signal::USR1) | bit(Signal::HUP)));
         let handler = task.handler(move |task| count(task, runs));
         task.act(Signal::USR1, handler, 0, 0).unwrap();
-        // The thread was made later, so a sender of a signal checks it after this thread.
+        // The other thread is made after this thread, so a sender of a signal checks this thread first.
         let other = task.thread(|task| {
             assert_eq!(task.sleep(100 * SECOND), Err(Errno::EINTR));
         });

@@ -25,7 +25,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header at the beginning of `bytes`. `None` if they are too few.
+    /// The header at the beginning of `bytes`. `None` if `bytes` is shorter than a header.
     fn read(bytes: &[u8]) -> Option<Header> {
         let [a, b, c, d] = bytes.first_chunk::<HEADER>()?.as_chunks::<4>().0.first_chunk::<4>()?;
         let word = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes);
@@ -57,7 +57,7 @@ impl<'a> Request<'a> {
         self.body.first().copied()
     }
 
-    /// The last attribute of type `kind` after a structure of `behind` bytes.
+    /// The last attribute of type `kind`. The attributes follow a structure of `behind` bytes in the body.
     pub(super) fn attribute(&self, behind: usize, kind: u16) -> Option<&'a [u8]> {
         let mut rest = self.body.get(align(behind)..)?;
         let mut found = None;

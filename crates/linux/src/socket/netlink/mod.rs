@@ -60,7 +60,7 @@ struct Inbox {
 /// A netlink socket.
 pub(super) struct Netlink<M: Machine> {
     linux: &'static Linux<M>,
-    /// Whether the type is SOCK_RAW. The two types behave equally.
+    /// Whether the socket's type is SOCK_RAW, and not SOCK_DGRAM. Netlink treats both types equally.
     raw: bool,
     names: SpinLock<Names>,
     inbox: SpinLock<Inbox>,
@@ -175,7 +175,7 @@ impl<M: Machine> Netlink<M> {
     }
 
     fn admin(&self) -> bool {
-        // SAFETY: these are the calling thread's own credentials, which nothing replaces meanwhile.
+        // SAFETY: these are the calling thread's own credentials, which only that thread replaces.
         unsafe { self.linux.current().credentials.get() }.may(cap::NET_ADMIN)
     }
 
@@ -277,7 +277,7 @@ impl<M: Machine> Netlink<M> {
         Ok(())
     }
 
-    /// Returns and clears the error that waits for a call.
+    /// Returns and clears the pending error of the socket, which is ENOBUFS for lost datagrams.
     fn take_error(&self) -> Option<Errno> {
         core::mem::take(&mut self.inbox.lock().lost).then_some(Errno::ENOBUFS)
     }
@@ -314,7 +314,7 @@ impl<M: Machine> Netlink<M> {
     fn put_back(&self, bytes: Vec<u8>) {
         let mut inbox = self.inbox.lock();
         inbox.charge += bytes.len() + OVERHEAD;
-        // A concurrent request may have taken the free slot.
+        // The datagram goes back to the front of the inbox. A concurrent request may have used its former slot.
         if inbox.answers.try_reserve(1).is_ok() {
             inbox.answers.push_front_reserved(bytes);
         } else {

@@ -60,7 +60,8 @@ pub(super) enum Answer {
     All(Answers, Answers),
 }
 
-/// Answers `request`. `port` is that of the requesting socket. `admin` says whether the caller may change the network.
+/// Answers `request`. `port` is the port of the requesting socket. `admin` says whether the caller may change the
+/// network.
 pub(super) fn answer(request: &Request<'_>, port: u32, admin: bool) -> Result<Answer, FsError> {
     let Header { kind, flags, .. } = request.header;
     if kind > MOST {

@@ -1,4 +1,6 @@
-//! Waiters, locks, and the locks of a thread: their lists, and the guards of them. The table above chooses owners.
+//! The data of locks with priority inheritance: waiters, locks, the list of a thread's locks, and what guards each. The
+//! parent module chooses the owners. A thread's *thread lock* is in a bucket of the futex table, and guards what the
+//! thread owns and waits for.
 
 use crate::futex::{Key, Waiter};
 use crate::list::{Adapter, Links, List};
@@ -11,36 +13,36 @@ use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicU8, Ordering};
 
-/// The number of levels: of real-time priorities and nice values.
+/// The number of levels (see `Thread::level`): one for each real-time priority and each nice value.
 const LEVELS: usize = NO_LEVEL as usize;
 const WORDS: usize = LEVELS.div_ceil(64);
 
-/// The waiter waits on a plain word, to be moved to a lock.
+/// State of a waiter: it waits on a plain futex word, until a requeue moves it to a lock.
 pub(super) const LISTED: u8 = 0;
-/// The waiter waits for a lock.
+/// State of a waiter: it waits for a lock.
 pub(super) const BLOCKED: u8 = 1;
-/// The waiter owns the lock, and the word says so.
+/// State of a waiter: its thread owns the lock, and the word names that thread.
 pub(super) const OWNS: u8 = 2;
-/// The waiter owns the lock, since the last owner ended. It must write the word.
+/// State of a waiter: its thread owns the lock because the last owner exited. The thread must write the word.
 pub(super) const INHERITS: u8 = 3;
 
-/// A thread that waits for a lock with priority inheritance. It lies on the thread's stack.
+/// The list node of a thread that waits for a lock with priority inheritance. It is on the thread's stack.
 #[repr(C)]
 pub struct PiWaiter<M: Machine> {
-    /// Its thread and bucket; and its place on the chain of a plain word until it is moved to a lock.
+    /// The waiter's thread and bucket, and its links on the chain of a plain word until it is moved to a lock.
     pub(super) plain: Waiter<M>,
-    /// On a level of its lock. Guarded, as are `lock` and `level`, by the bucket's lock.
+    /// The links on the list of `level` in the lock `lock`. The bucket's lock guards `links`, `lock` and `level`.
     links: Links<PiWaiter<M>>,
     pub(super) lock: Cell<Option<NonNull<PiLock<M>>>>,
     pub(super) level: Cell<u8>,
-    /// The key of the lock to which it may be moved. Written before it is listed.
+    /// The key of the lock to which the waiter may be moved. Written before the waiter is listed.
     pub(super) target: Cell<Key>,
-    /// Written under the bucket's lock. `OWNS` and `INHERITS` are final.
+    /// The waiter's state, such as [`BLOCKED`]. Written under the bucket's lock. `OWNS` and `INHERITS` are final.
     pub(super) state: AtomicU8,
 }
 
 struct OfLevel<M>(PhantomData<M>);
-// SAFETY: the one field of links, used by no other adapter.
+// SAFETY: `PiWaiter::links` is used by no other adapter.
 unsafe impl<M: Machine> Adapter for OfLevel<M> {
     type Node = PiWaiter<M>;
     fn links(node: &PiWaiter<M>) -> &Links<PiWaiter<M>> {
@@ -66,6 +68,8 @@ impl<M: Machine> PiWaiter<M> {
         }
     }
 
+    /// The waiting thread.
+    ///
     /// # Safety
     /// The waiter is listed, so its thread is alive.
     pub(super) unsafe fn thread<'a>(&self) -> &'a Thread<M> {
@@ -73,7 +77,7 @@ impl<M: Machine> PiWaiter<M> {
         unsafe { self.plain.thread.get().unwrap_unchecked().as_ref() }
     }
 
-    /// The waiter that `plain` is part of.
+    /// The [`PiWaiter`] of which `plain` is a field.
     ///
     /// # Safety
     /// `plain` has `moves` set, so it is part of a [`PiWaiter`].
@@ -85,31 +89,33 @@ impl<M: Machine> PiWaiter<M> {
 
 /// The kernel's state of a lock that has waiters, or whose word its new owner has not written yet.
 pub struct PiLock<M: Machine> {
-    /// On the bucket's list. Guarded, as all that no other guard is named for, by the bucket's lock.
+    /// The links on the bucket's list of locks. The bucket's lock guards them, and all other fields for which no other
+    /// lock is named.
     links: Links<PiLock<M>>,
     key: Key,
     pub(super) bucket: usize,
     pub(super) owner: Cell<Option<NonNull<Thread<M>>>>,
     /// The word does not name the owner yet.
     pub(super) unwritten: Cell<bool>,
-    /// Bit n: threads wait at level n.
+    /// Bit n is set if threads wait at level n.
     occupied: Cell<[u64; WORDS]>,
     levels: UnsafeCell<[List<OfLevel<M>>; LEVELS]>,
-    /// The neighbours on the owner's list. Guarded, as is `best`, by the owner's thread lock.
+    /// The next and the previous lock on the owner's list of locks. The owner's thread lock (in the futex table) guards
+    /// `next`, `prev` and `best`.
     next: Cell<Option<NonNull<PiLock<M>>>>,
     prev: Cell<Option<NonNull<PiLock<M>>>>,
     /// The level of the most urgent waiter.
     pub(super) best: Cell<u8>,
 }
 
-// SAFETY: cells are reached only under the locks that the fields name.
+// SAFETY: the cells are accessed only under the locks that the fields' comments name.
 unsafe impl<M: Machine> Send for PiLock<M> {}
-// SAFETY: a shared lock lets only the holders of the locks that the fields name touch its cells.
+// SAFETY: only a holder of the lock that a field's comment names accesses that cell.
 unsafe impl<M: Machine> Sync for PiLock<M> {}
 
-/// The locks of a bucket.
+/// The list adapter for the locks of a bucket.
 pub(in crate::futex) struct OfBucket<M>(PhantomData<M>);
-// SAFETY: the one field of links, used by no other adapter.
+// SAFETY: `PiLock::links` is used by no other adapter.
 unsafe impl<M: Machine> Adapter for OfBucket<M> {
     type Node = PiLock<M>;
     fn links(node: &PiLock<M>) -> &Links<PiLock<M>> {
@@ -137,7 +143,7 @@ impl<M: Machine> PiLock<M> {
         self.key
     }
 
-    /// The owner, which lives while it owns the lock: it hands it on before it ends.
+    /// The owner, which is alive while it owns the lock, because it hands the lock on before it ends.
     ///
     /// # Safety
     /// The lock is in its bucket, which the caller has locked.
@@ -146,7 +152,7 @@ impl<M: Machine> PiLock<M> {
         unsafe { self.owner.get().unwrap_unchecked().as_ref() }
     }
 
-    /// The level of its most urgent waiter, or [`NO_LEVEL`].
+    /// The level of the lock's most urgent waiter, or [`NO_LEVEL`].
     pub(super) fn most_urgent(&self) -> u8 {
         let occupied = self.occupied.get();
         let first = occupied.iter().zip((0u8..).step_by(64)).find(|(word, _)| **word != 0);
@@ -170,8 +176,10 @@ impl<M: Machine> PiLock<M> {
         self.occupied.set(occupied);
     }
 
+    /// Appends `waiter` to the list of `level`.
+    ///
     /// # Safety
-    /// The bucket is locked. `waiter` is on no level, and stays until it is taken off.
+    /// The bucket is locked. `waiter` is on no list of a level, and stays in place until it is removed.
     pub(super) unsafe fn push(&self, waiter: &PiWaiter<M>, level: u8) {
         waiter.level.set(level);
         self.occupy(level, true);
@@ -179,8 +187,10 @@ impl<M: Machine> PiLock<M> {
         unsafe { (&mut (*self.levels.get()))[usize::from(level)].push_back(NonNull::from(waiter)) };
     }
 
+    /// Removes `waiter` from the list of its level.
+    ///
     /// # Safety
-    /// The bucket is locked, and `waiter` is on a level.
+    /// The bucket is locked, and `waiter` is on the list of its level.
     pub(super) unsafe fn take(&self, waiter: &PiWaiter<M>) {
         let level = waiter.level.get();
         // SAFETY: the bucket's lock guards the levels, and `level` is the level of the waiter.
@@ -193,12 +203,12 @@ impl<M: Machine> PiLock<M> {
     }
 }
 
-/// In a thread's `blocked`: it has ended, and can own no more locks.
+/// A special value of `Thread::blocked`: the thread has ended, and can own no more locks.
 pub(super) fn gone() -> *mut () {
     NonNull::dangling().as_ptr()
 }
 
-/// In a thread's `blocked`: it hands its locks on, and can own more only after that.
+/// A special value of `Thread::blocked`: the thread is handing on its locks, and can own new ones only after that.
 pub(super) fn leaving() -> *mut () {
     ptr::without_provenance_mut(2)
 }
@@ -210,16 +220,21 @@ pub(super) enum Unfit {
 }
 
 impl<M: Machine> Thread<M> {
+    /// The waiter by which this thread waits for a lock; `None` if it waits for none.
+    ///
     /// # Safety
-    /// The thread lock of this thread is held. The waiter is used while it or the waiter's bucket stays locked.
+    /// The thread lock of this thread is held. The waiter is used only while the thread lock or the lock of the
+    /// waiter's bucket is held.
     pub(super) unsafe fn blocked<'a>(&self) -> Option<&'a PiWaiter<M>> {
         let at = self.blocked.load(Ordering::Relaxed);
-        // SAFETY: a waiter stays until its thread's `blocked` is cleared, under both locks.
+        // SAFETY: a waiter stays alive until its thread's `blocked` is cleared, which requires both locks.
         if at == gone() || at == leaving() { None } else { unsafe { at.cast::<PiWaiter<M>>().as_ref() } }
     }
 
+    /// Inserts `lock` in the list of locks that this thread owns.
+    ///
     /// # Safety
-    /// The thread lock is held. `lock` is on no thread's list, and stays until it is taken off.
+    /// The thread lock is held. `lock` is on no thread's list, and stays in place until it is removed.
     pub(super) unsafe fn own(&self, lock: &PiLock<M>) {
         let head = NonNull::new(self.owned.load(Ordering::Relaxed).cast::<PiLock<M>>());
         lock.next.set(head);
@@ -231,6 +246,8 @@ impl<M: Machine> Thread<M> {
         self.owned.store(ptr::from_ref(lock).cast_mut().cast(), Ordering::Relaxed);
     }
 
+    /// Removes `lock` from the list of locks that this thread owns.
+    ///
     /// # Safety
     /// The thread lock is held, and `lock` is on this thread's list.
     pub(super) unsafe fn disown(&self, lock: &PiLock<M>) {
@@ -246,10 +263,11 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Inherits the level of the most urgent waiter of its locks, after that of one lock went from `was` to `now`. A
-    /// lock that is not on its list has [`NO_LEVEL`]. The locks are searched only where the most urgent one has become
-    /// less urgent, and only until another is as urgent. The caller [sorts](Scheduler::sort) the thread in anew
-    /// afterwards.
+    /// Updates the level that this thread inherits, after the level of the most urgent waiter of one lock has changed
+    /// from `was` to `now`. For a lock that is added to the thread's list, `was` is [`NO_LEVEL`]; for a removed lock,
+    /// `now` is [`NO_LEVEL`]. The function searches the thread's locks only if the most urgent lock has become less
+    /// urgent. The search ends at a lock of the level that the thread has inherited so far. The caller then calls
+    /// [`Scheduler::sort`] for the thread.
     ///
     /// # Safety
     /// The thread lock is held.

@@ -1,4 +1,5 @@
-//! Waiters that a program moves from a plain word to a lock: condition variables with priority inheritance.
+//! The requeue of waiters from a plain word to a lock with priority inheritance, by which programs implement condition
+//! variables.
 
 use super::locks::{LISTED, OWNS, PiWaiter};
 use super::{Attempt, FutexTable, How, PiRefused, PiWord, Place};
@@ -10,9 +11,9 @@ use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
 impl<M: Machine> FutexTable<M> {
-    /// Waits on the plain word of `from`, until [`pi_requeue`](Self::pi_requeue) moves the waiter to the lock of `to`,
-    /// and the calling thread owns that lock. `check` compares the plain word, as in [`wait`](Self::wait); `fetch`
-    /// makes it present.
+    /// Waits on the plain word of `from` until [`pi_requeue`](Self::pi_requeue) moves the waiter to the lock of `to`.
+    /// Then waits until the calling thread owns that lock. `check` compares the plain word, as in [`wait`](Self::wait);
+    /// `fetch` makes the word's page present.
     #[allow(clippy::too_many_arguments)]
     pub fn pi_wait_moved<W: PiWord<M>>(
         &self,
@@ -29,19 +30,21 @@ impl<M: Machine> FutexTable<M> {
         waiter.plain.key.set(from);
         waiter.plain.bits.set(ANY);
         loop {
-            // SAFETY: the waiter is listed nowhere, and stays until the wait has ended.
+            // SAFETY: the waiter is on no list, and stays on this stack until the wait has ended.
             match unsafe { self.list(&waiter.plain, index, check) } {
                 Ok(true) => break,
                 Ok(false) => return Err(PiRefused::Differs),
                 Err(_) => fetch().map_err(PiRefused::Word)?,
             }
         }
-        // SAFETY: this call has listed the waiter on the plain word, and it lies on this stack until the call returns.
+        // SAFETY: this call has listed the waiter on the plain word. The waiter is on this stack until the call
+        // returns.
         unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
     }
 
-    /// Compares by `check`. If the plain word of `from` has its value, gives the lock of `to` to the first thread that
-    /// waits there, or moves it to that lock, and moves up to `most` others. Returns how many of both.
+    /// Moves waiters from the plain word of `from` to the lock of `to`, if the word has the expected value. `check`
+    /// compares the word. The first waiter becomes the owner if the lock is free. After the first waiter up to `most`
+    /// others are moved. Returns the number of all these waiters.
     #[allow(clippy::too_many_arguments)]
     pub fn pi_requeue<W: PiWord<M>>(
         &self,
@@ -91,7 +94,8 @@ impl<M: Machine> FutexTable<M> {
                 let attempt = self.attempt(scheduler, at, thread, how, owner, spare)?;
                 compared = true;
                 let reference = thread.to_ref();
-                // SAFETY: it is listed in the bucket of `from`, and the lock in that of `to`; both are locked.
+                // SAFETY: the waiter is listed in the bucket of `from`, and the lock in the bucket of `to`. Both
+                // buckets are locked.
                 unsafe {
                     source.take(plain);
                     self.bucket(a).waiting.fetch_sub(1, Ordering::Relaxed);
@@ -110,7 +114,7 @@ impl<M: Machine> FutexTable<M> {
                 }
             }) {
                 Ok(moved) => moved,
-                // The call is not repeated after it has moved some.
+                // After some waiters were moved, the call succeeds, so that the program does not repeat it.
                 Err(PiRefused::Memory | PiRefused::Interrupted) if done > 0 => return Ok(done),
                 Err(why) => return Err(why),
             };
@@ -135,7 +139,7 @@ impl<M: Machine> FutexTable<M> {
     }
 
     /// Moves the `waiter` of `thread` from the lock of `to` back to the plain word of `from`, because the thread would
-    /// wait for itself. False if it does not wait there any more.
+    /// wait for itself. Returns false, and moves nothing, if the thread no longer waits for that lock.
     fn move_back<W: PiWord<M>>(
         &self,
         scheduler: &Scheduler<M>,
@@ -149,7 +153,7 @@ impl<M: Machine> FutexTable<M> {
         let (mut source, mut target) = self.lock_both(a, b);
         {
             let _guard = self.thread_lock(thread).lock();
-            // It may have left, and wait again by a waiter at this address.
+            // The thread may have ended its wait, and may wait again by a new waiter at the same address.
             // SAFETY: the thread lock is held while the waiter is used. The bucket of its key is locked if it is `b`.
             let still = unsafe { thread.blocked() }.is_some_and(|now| {
                 ptr::eq(now, waiter.as_ptr())
@@ -160,7 +164,7 @@ impl<M: Machine> FutexTable<M> {
                 return false;
             }
         }
-        // SAFETY: its thread waits by it, so it is alive, as long as the bucket of its lock is locked.
+        // SAFETY: the thread waits by this waiter, which stays alive while the bucket of its lock is locked.
         let ended = unsafe {
             let waiter = waiter.as_ref();
             let Some(lock) = waiter.lock.get().filter(|lock| lock.as_ref().key() == to) else { return false };

@@ -1,4 +1,4 @@
-//! Real-time threads on a run queue: their order against reference lists, and the bound in virtual time.
+//! Real-time threads on a run queue. Their order is compared with a model, and the bound is checked in virtual time.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 
 use super::*;
@@ -24,18 +24,18 @@ fn number(thread: Option<NonNull<Thread<Still>>>) -> Option<usize> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A sleeping thread joins; nothing happens if no thread sleeps.
+    /// A sleeping thread joins the queue. Nothing happens if no thread sleeps.
     Join(usize, Join),
-    /// So many nanoseconds pass, and the running thread sleeps.
+    /// This number of nanoseconds pass, and then the running thread sleeps.
     Pop(u64),
-    /// Its class changes, wherever it is.
+    /// The thread's class changes, while it waits, runs or sleeps.
     SetClass(usize, Class),
-    /// An idle CPU searches.
+    /// An idle CPU takes a waiting thread.
     Steal,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Few priorities, so that threads share some; among them those at both ends.
+    // There are few priorities, so that some threads have the same one. The least and the most urgent are among them.
     let priority = || prop::sample::select(vec![1, 2, 50, 98, 99]);
     let class = prop_oneof![
         Just(Class::Normal),
@@ -62,10 +62,10 @@ fn urgency(class: Class) -> u8 {
 
 struct Model {
     class: Vec<Class>,
-    /// Per priority, the threads that wait; those at 0 in no particular order.
+    /// The waiting threads of each priority; those of priority 0 are in no particular order.
     lists: Vec<VecDeque<usize>>,
     running: Option<usize>,
-    /// The window, and the time of real-time threads in it.
+    /// The beginning of the window. `used` is the time of real-time threads in it.
     began: u64,
     used: u64,
 }
@@ -80,7 +80,7 @@ impl Model {
         if join == Join::Resume { list.push_front(thread) } else { list.push_back(thread) }
     }
 
-    /// The threads of which any may run next at `now`.
+    /// The threads that may run next at `now`. The queue may choose any of them.
     fn next(&mut self, now: u64) -> Vec<usize> {
         let first = self.lists.iter().rev().find_map(|list| list.front().copied());
         let urgent = first.filter(|first| urgency(self.class[*first]) > 0);
@@ -202,7 +202,7 @@ fn threads_that_spin_leave_others_the_rest_of_each_period() {
         let mut ran = queue.pop(now).expect("threads wait");
         while now < BOUND.period * windows.len() as u64 {
             let thread = unsafe { ran.as_ref() };
-            // A CPU looks when the turn ends, and at each microsecond.
+            // The CPU checks for preemption when the turn ends, or after a microsecond if that is earlier.
             let until = queue.turn_end().clamp(now + 1, now + 1_000);
             let passed = until - now;
             windows[(now / BOUND.period) as usize][usize::from(thread.urgency() == 0)] += passed;

@@ -1,4 +1,4 @@
-//! A run queue compared step by step with a model: lists of numbers, two lists a user.
+//! A run queue is compared step by step with a model, which has two lists of thread numbers for each user.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 
 use super::*;
@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 
 const THREADS: usize = 12;
 const USERS: usize = 4;
-/// In two words of a mask.
+/// CPU numbers whose bits are in two different words of a mask.
 const CPUS: [CpuId; 3] = [0, 1, 70];
 
-/// A machine on which nothing runs.
+/// A machine on which no thread runs.
 pub(in crate::scheduler) struct Still;
 unsafe impl Machine for Still {
     type Context = ();
@@ -40,21 +40,21 @@ unsafe impl Machine for Still {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A sleeping thread joins; nothing happens if no thread sleeps.
+    /// A sleeping thread joins the queue. Nothing happens if no thread sleeps.
     Join(usize, Join),
-    /// So many nanoseconds pass, all used by the running thread's user, and count as so many of nice 0; then the next
-    /// thread is taken.
+    /// The running thread has used the first number of nanoseconds, which count as the second number at nice 0. Then
+    /// the next thread is popped.
     Pop(u64, u64),
     /// The running thread becomes a thread of another user.
     Begin(usize),
-    /// The running thread lets others go first.
+    /// The running thread yields.
     GiveWay,
     Steal(CpuId),
     SetNice(usize, i8),
     Restrict(usize, CpuMask),
-    /// The thread has its CPU again, or has left it.
+    /// The thread's `on_cpu` is set or cleared.
     OnCpu(usize, bool),
-    /// The thread has run for so long.
+    /// The thread has run for this number of nanoseconds.
     Ran(usize, u64),
 }
 
@@ -91,7 +91,7 @@ struct Known {
     allowed: CpuMask,
     on_cpu: bool,
     slice: u64,
-    /// Whether it was movable when it joined.
+    /// Whether the thread was allowed on other CPUs when it joined.
     moves: bool,
 }
 
@@ -125,7 +125,7 @@ impl User {
     }
 }
 
-/// A thread's user is its number modulo that of users.
+/// The model. A thread's user is its number modulo the number of users.
 struct Model {
     threads: Vec<Known>,
     users: Vec<User>,
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    /// The users that may run next: those with the least virtual time, or the running user where none has less.
+    /// The users that may run next: the running user if no user has less virtual time, else all users with the least.
     fn next_users(&self) -> Vec<usize> {
         let waiting: Vec<usize> = (0..USERS).filter(|u| !self.users[*u].is_empty()).collect();
         let least = waiting.iter().map(|u| self.users[*u].used).min();
@@ -207,7 +207,8 @@ impl Model {
         self.users.iter().flat_map(User::waiting).filter(|t| self.threads[*t].moves).count()
     }
 
-    /// Of each user, the thread that has waited longest on a list and may run there, the back list first.
+    /// For each user: the thread that has waited longest of those that may run on `cpu`, on the back list, else on the
+    /// front list.
     fn bound_for(&self, cpu: CpuId, off: bool) -> Vec<usize> {
         if self.movable() == 0 {
             return Vec::new();
@@ -217,7 +218,7 @@ impl Model {
     }
 }
 
-/// Compares what the queue and the model say of their contents.
+/// Checks that the queue and the model have the same contents.
 fn agree(queue: &RunQueue<Still>, shares: &[Share<Still>], model: &Model) -> Result<(), TestCaseError> {
     let len = model.users.iter().flat_map(User::waiting).count();
     let eager = model.current.map_or(0, |c| model.users[c].front.len());
@@ -236,7 +237,7 @@ fn agree(queue: &RunQueue<Still>, shares: &[Share<Still>], model: &Model) -> Res
     Ok(())
 }
 
-/// As on Linux, a factor of 1.25 a step.
+/// As on Linux, each nice step is a factor of 1.25.
 fn weighted(ns: u64, nice: i8) -> u64 {
     (ns as f64 * 1.25f64.powi(nice.into())) as u64
 }
@@ -252,7 +253,7 @@ proptest! {
         let mut queue = RunQueue::new();
         let mut now = 0;
         let number = |thread: Option<NonNull<Thread<Still>>>| thread.map(|t| *unsafe { t.as_ref() }.payload());
-        // The remaining threads are taken too.
+        // At the end all remaining threads are popped.
         let all = steps.into_iter().chain((0..=THREADS).map(|_| Step::Pop(1, 1)));
         for step in all {
             match step {
@@ -285,7 +286,7 @@ proptest! {
                     }
                 }
                 Step::Begin(user) => {
-                    // Begin with another thread than the counted ones.
+                    // The thread that begins is not one of the model's threads.
                     queue.begin(&shares[user], now);
                     model.charge(now);
                     if !model.is_active(user) {
@@ -345,7 +346,7 @@ fn a_search_for_another_cpu_looks_at_a_bounded_number_of_threads() {
     let shares: Vec<Share<Still>> = (0..100).map(|_| Share::new()).collect();
     let mut queue = RunQueue::new();
     for (n, thread) in threads.iter().enumerate() {
-        // One thread may move: the last.
+        // Only the last thread may move to another CPU.
         if n < threads.len() - 1 {
             thread.restrict(&CpuMask::only(0));
         }

@@ -1,4 +1,4 @@
-//! Holes that private mappings read.
+//! Tests of holes that private mappings read.
 
 use crate::object::ObjectRef;
 use crate::testing::{TestMachine, page};
@@ -21,7 +21,7 @@ fn private_loads_of_holes_take_no_memory() {
     let file = ObjectRef::anonymous(m.vm, 400).unwrap();
     let space = Space::new(m.vm).unwrap();
     show(&space, 0, 400, &file, false);
-    // The table page.
+    // This load allocates the table page.
     assert_eq!(load(&space, page(0)), 0);
     let before = settled(m.vm);
     (0..100).for_each(|n| assert_eq!(load(&space, page(n)), 0));
@@ -95,7 +95,7 @@ fn a_reader_that_knows_of_a_fill_never_sees_zeroes() {
         });
         let mut late = 0;
         for n in 0..PAGES {
-            // Around the moment at which it is filled.
+            // Load repeatedly until the hole is known to be filled.
             loop {
                 let known = filled.load(Ordering::Acquire) > n;
                 let value = load(&space, page(n));

@@ -1,4 +1,4 @@
-//! Ends of files, on the test machine.
+//! Tests of reads and writes around the end of a file, on the test machine.
 
 use crate::object::ObjectRef;
 use crate::object::index::Slot;
@@ -42,7 +42,7 @@ fn calls_read_from_the_pager_and_keep_the_rest_of_a_page() {
         write(&file, 30 * PAGE_SIZE + 50, &[99]);
         assert_eq!(read(&file, 30 * PAGE_SIZE + 49, 3), [31, 99, 31]);
         file.page_out(0..40);
-        // Cut short in the middle of a page that is not there, and made longer again.
+        // The file is truncated in the middle of a page that is not resident, and extended again.
         file.set_size(20 * PAGE_SIZE + 10);
         file.set_size(40 * PAGE_SIZE);
         assert_eq!(read(&file, 20 * PAGE_SIZE + 8, 4), [21, 21, 0, 0]);
@@ -97,7 +97,7 @@ fn bytes_stored_behind_the_end_are_zero_when_the_file_grows() {
         assert_eq!((load(&space, page(0) + 299), load(&space, page(0) + 399)), (0, 0));
         assert!(matches!(load(&space, page(0) + 300), 0 | 9));
     }
-    // Bytes behind the end of a write that extends the file are behind the end still.
+    // A write extends the file. The bytes after the end of the write are still beyond the file's end.
     file.set_size(100);
     store(&space, page(0) + 120, 77);
     write(&file, 90, &[5; 20]);

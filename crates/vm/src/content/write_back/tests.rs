@@ -1,4 +1,4 @@
-//! Writing back, against a store in memory.
+//! Tests of write-back to a store in memory.
 
 use super::State;
 use crate::MapError;
@@ -32,7 +32,7 @@ fn only_dirty_pages_are_visited_and_written_in_clusters() {
         let space = Space::new(m.vm).unwrap();
         show(&space, 0, 600, &file, true);
         (0..600).for_each(|n| assert_eq!(load(&space, page(n)), 0));
-        // Two clusters that touch no other page, and a single page.
+        // Dirty two clusters of neighbours, and a single page.
         (100..132).chain([500]).for_each(|n| store(&space, page(n), n as u8));
         let visits = m.vm.stats().total(Event::RangeVisit);
         assert_eq!(file.write_back(0..400), Ok(32));
@@ -145,7 +145,7 @@ fn a_wait_for_a_held_page_does_not_block_readers_of_records() {
         begin.recv().unwrap();
         waits.write_back(0..1)
     });
-    // The page is held while the content comes from somewhere, which may be memory that is not there.
+    // The writer has a hold on the page while it reads its source, which may fault.
     let visits = || m.vm.stats().total(Event::RangeVisit);
     let until = |done: &dyn Fn() -> bool| {
         while !done() {
@@ -174,14 +174,14 @@ fn a_frame_reused_by_another_object_has_no_state_for_this_one() {
     assert!(file.state_of(0, page).is_some() && file.state_of(1, page).is_none());
     file.discard(0..64);
     assert!(file.state_of(0, page).is_none());
-    // Others, until it is the one.
+    // Allocate frames until this page's old frame is allocated again.
     while m.vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn() != pfn {}
     m.vm.assume_page(page, other.address(), 0, State::VALID | State::DIRTY);
     assert!(file.state_of(0, page).is_none() && other.state_of(0, page).is_some());
     m.vm.release_page(page);
 }
 
-/// A store whose object reads, when it is dropped, which writes are under way.
+/// A store that, when its object is dropped, records the number of writes in progress.
 struct Last {
     disk: &'static MemoryStore,
     vm: &'static crate::tests::Vm,
@@ -216,7 +216,8 @@ fn an_object_ends_with_its_last_write_after_all_done_writes() {
     let late = FaultPlan { window: 2, ..FaultPlan::default() };
     let (other, _disk) = file(&m, 64, late);
     let disk = memory_store(64, late);
-    // Completions are a stack, and stores are polled in order: this store's write is the first to be finished.
+    // Completions are processed last in, first out, and stores are polled in order. So this store's write is completed
+    // first.
     m.vm.poll_with(disk).unwrap();
     let last: &'static Last = Box::leak(Box::new(Last { disk, vm: m.vm, left: OnceLock::new() }));
     let file = ObjectRef::with_pager(m.vm, last, 64 * PAGE_SIZE).unwrap();

@@ -1,4 +1,5 @@
-//! Layers that a parent's own stores hide: when they leave its chain, and that every child keeps what it shows.
+//! Tests of layers that a parent's later stores hide: when they are removed from the parent's chain, and that every
+//! child keeps its pages.
 
 use super::MOST_HIDDEN;
 use crate::map::{Space, SpaceRef};
@@ -9,7 +10,7 @@ use crate::tests::{Vm, anonymous, held, load, page_out, settled, store};
 
 const PAGES: u64 = 64;
 
-/// Nothing outlives the system: it comes first.
+/// A system, and a parent with `pages` written pages. The system is the first of the pair, so that it is dropped last.
 fn parent(pages: u64) -> (Boot, SpaceRef<TestMachine>) {
     quire_sync::hooks::threads::set_cpu(0);
     let boot = boot(8_000, 2);
@@ -62,7 +63,8 @@ fn stores_into_pages_by_turns_leave_as_many_layers_as_turns() {
     parent.check(true).unwrap();
 }
 
-/// The layers of a parent that stores `first` pages, forks, stores `second` of them, and forks.
+/// A parent stores `first` pages, forks, stores the first `second` pages again, and forks again. Returns the number of
+/// its layers, and the spaces.
 fn after(first: u64, second: u64) -> (Boot, usize, SpaceRef<TestMachine>, [SpaceRef<TestMachine>; 2]) {
     let (boot, parent) = parent(first);
     let one = parent.fork().unwrap();
@@ -75,7 +77,7 @@ fn after(first: u64, second: u64) -> (Boot, usize, SpaceRef<TestMachine>, [Space
 #[test]
 fn a_layer_goes_when_all_of_it_is_hidden() {
     let most = MOST_HIDDEN as u64;
-    // A front, the layer of the stores between the forks, and the first one where it stays.
+    // The layers are a front, the layer of the stores between the forks, and the first layer if it is not hidden.
     for (first, second, layers) in [(1, 1, 2), (most, most, 2), (most, PAGES, 2), (2, 1, 3), (most, most - 1, 3)] {
         let (_boot, found, parent, [one, two]) = after(first, second);
         assert_eq!(found, layers, "{second} of {first} pages are hidden");
@@ -122,7 +124,7 @@ fn children_that_end_return_what_hidden_layers_held() {
             parent.fork().unwrap()
         })
         .collect();
-    // From the middle outwards: each order of ends.
+    // The children exit from the middle outwards, which gives different orders of exits.
     while !children.is_empty() {
         drop(children.swap_remove(children.len() / 2));
         settled(boot.vm);

@@ -1,4 +1,4 @@
-//! How many copies there are when all is written: exactly one for each space that sees a page.
+//! Tests of the last sharer. If every space writes every page, exactly one copy of a page exists for each space.
 
 use crate::map::{Advice, Move, Space, SpaceRef};
 use crate::object::mapping_list::looks;
@@ -21,7 +21,7 @@ struct Family {
     boot: Boot,
 }
 
-/// Numbers that look random, the same each time.
+/// Pseudo-random numbers, which are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -53,7 +53,7 @@ fn family(children: u64) -> Family {
     Family { parent: Some(parent), children, boot }
 }
 
-/// Pages of objects.
+/// Number of pages of all objects.
 fn pages(vm: &'static Vm) -> u64 {
     vm.described().filter(|page| page.kind() == FrameKind::Object).count() as u64
 }
@@ -72,7 +72,7 @@ impl Family {
         if member == 1 { self.parent.as_ref() } else { self.children.get(member as usize - 2) }
     }
 
-    /// Every member writes every page, in an order that `seed` gives; `between` is called before each store.
+    /// Every member writes every page, in an order that follows from `seed`. `between` is called before each store.
     fn rewrite(&mut self, seed: u64, mut between: impl FnMut(&mut Family, u64)) {
         let members = self.children.len() as u64 + 1;
         let mut stores: Vec<(u64, u64)> =
@@ -123,7 +123,8 @@ fn parent_or_child_copies_and_the_other_takes_the_page() {
         assert_eq!(load(parent, page(n)), value(0, n));
         store(parent, page(n), value(1, n));
     }
-    // Half of them the child has copied: those move back to the parent. The other half the parent copied.
+    // The child copied half of the pages, and the originals of these moved to the parent. The parent copied the other
+    // half.
     let after = frames(parent);
     assert!((0..PAGES as usize).all(|n| (before[n] == after[n]) == (n % 2 == 0)));
     (1..PAGES).step_by(2).for_each(|n| store(child, page(n), value(2, n)));
@@ -158,7 +159,8 @@ fn children_that_leave_take_nothing_with_them_that_others_see() {
     f.rewrite(11, |f, at| {
         if at % 97 == 50 && f.children.len() > 3 {
             let gone = random.below(f.children.len() as u64) as usize;
-            // The others keep their numbers: a member that exits is replaced by a space that writes nothing more.
+            // A member that exits is replaced by a new space in which all pages are written, so that the other members
+            // keep their numbers.
             f.children[gone] = Space::new(f.boot.vm).unwrap();
             anonymous(&f.children[gone], 0, PAGES);
             (0..PAGES).for_each(|n| store(&f.children[gone], page(n), value(gone as u64 + 2, n)));
@@ -311,14 +313,14 @@ fn an_object_that_is_gone_is_not_left_to_the_reaper() {
             drop((parent, children));
         });
     });
-    // As a fault does that has found it, and has nothing of it but the pin.
+    // A fault may find an object and mark it for the reaper, while only the fault's pin keeps the object alive.
     vm.reaper().flag(object);
     assert!(!vm.reapable());
     drop(pin);
     settled(vm);
 }
 
-/// The family of the tests above, with a swap store and less memory than it needs.
+/// A family as in the tests above, with a swap store.
 fn family_in_swap(children: u64, plan: FaultPlan) -> Family {
     let f = family(children);
     f.boot.swap((children + 2) * PAGES, plan);
@@ -333,7 +335,7 @@ fn under_swap_pressure_each_sharer_has_its_copy() {
         let vm = f.boot.vm;
         f.rewrite(17, |f, at| {
             if at % 90 == 0 {
-                // The parent's layers, which all show, and one child's own.
+                // Page out the parent's layers, which all members show, and one child's own layer.
                 page_out(f.member(1).unwrap_or(&f.children[0]));
                 page_out(&f.children[at as usize / 90 % CHILDREN as usize]);
             }
@@ -366,7 +368,7 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
     page_out(&f.children[2]);
     assert_eq!(held(vm), 4 * PAGES);
     let reads = vm.stats().total(Event::SwapIn);
-    // The last space that sees them leaves, by halves: by `MADV_DONTNEED`, and by an exit.
+    // The last space that sees the pages ceases to see them: one half by `MADV_DONTNEED`, the other by an exit.
     f.children[2].advise(range(0, PAGES / 2), Advice::DontNeed).unwrap();
     reap(vm);
     assert_eq!(held(vm), 3 * PAGES + PAGES / 2);
@@ -377,11 +379,11 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
     assert!((0..PAGES).all(|n| (load(&f.children[0], page(n)), load(&f.children[1], page(n))) == (1, 2)));
 }
 
-/// Backings that were looked at: for the copies of one page by all `sharers`, for eight exits after that, and after the
-/// exit of the parent, the last to see the page.
+/// The numbers of backings that were looked at in three phases. First all `sharers` copy one page. Then eight of them
+/// exit. At last the parent exits, the only space that still sees the page.
 fn looks_among(sharers: u64) -> [u64; 3] {
     quire_sync::hooks::threads::set_cpu(0);
-    // A test space takes some forty frames.
+    // A space of the test machine needs about forty frames.
     let boot = boot(48 * sharers + 4096, 2);
     let vm = boot.vm;
     let parent = Space::new(vm).unwrap();
@@ -409,9 +411,9 @@ fn an_exit_costs_as_much_among_two_thousand_sharers_as_among_a_hundred() {
     let (few, many) = (looks_among(100), looks_among(2_000));
     println!("looks among 100 sharers: {few:?}, among 2,000: {many:?}");
     assert!(many[0] <= 3 * 2_000, "{} looks for the copies", many[0]);
-    // The reaper samples eight backings at most, and asks the watch.
+    // For each exit the reaper samples eight backings at most, and checks the watch.
     assert!(few[1].max(many[1]) <= 8 * 9, "{} and {} looks for eight exits", few[1], many[1]);
-    // One search, and the remover's scan.
+    // The last exit costs one search, and the remover's scan.
     assert!(many[2] <= 3 * 2_000, "{} looks for a page that all hide", many[2]);
 }
 
@@ -427,7 +429,8 @@ fn a_long_search_goes_on_where_the_last_one_ended() {
     let mut children: Vec<_> = (0..SHARERS).map(|_| parent.fork().unwrap()).collect();
     children[20..].iter().for_each(|child| store(child, page(0), 2));
     looks::take();
-    // The page's watch leaves again and again; each search passes the backings that hide the page.
+    // The space of the page's watch (the backing that the page remembers as a sharer) exits repeatedly. Each search
+    // continues after the backings that were found to hide the page.
     drop(parent);
     for left in (1..=20).rev() {
         reap(vm);

@@ -1,4 +1,5 @@
-//! Lines of generations: the depth of their chains, the pages that they hold, copy and look at.
+//! Tests of copy-up with lines of forked generations: the depth of their chains, and the pages that they hold, copy and
+//! visit.
 
 use crate::Config;
 use crate::FaultKind;
@@ -14,16 +15,16 @@ use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, show, st
 use crate::types::{Access, PAGE_SIZE, Prot};
 
 const PAGES: u64 = 256;
-/// What each generation writes.
+/// Number of pages that each generation writes.
 const DIRTY: u64 = 8;
 
-/// A machine whose chains are short, so that few generations already copy up.
+/// A machine with a low limit of layers, so that few generations suffice for copy-up.
 fn boot(frames: u64) -> Boot {
     let reserve = Some(4);
     boot_with(frames, 2, Config { poison: true, reserve, describe_at_boot: 0, layers: 12, ..Config::default() })
 }
 
-/// A line of spaces, each a child of the one before it, and what each must find.
+/// A line of spaces, each a child of the one before it, and the content that each must have.
 struct Line {
     spaces: Vec<SpaceRef<TestMachine>>,
     models: Vec<Vec<u8>>,
@@ -52,7 +53,7 @@ impl Line {
         self.random % n
     }
 
-    /// One more generation, which writes some pages.
+    /// Forks one more generation, which writes some pages.
     fn next(&mut self) {
         let child = self.spaces.last().unwrap().fork().unwrap();
         let mut model = self.models.last().unwrap().clone();
@@ -65,7 +66,7 @@ impl Line {
         self.models.push(model);
     }
 
-    /// A page from `first` on, among 64, that only the first generation stored into.
+    /// The number, counted from `first`, of a page that only the first generation stored into. The number is below 64.
     fn untouched(&self, first: u64) -> u64 {
         let as_at_first = |n: &u64| self.models.iter().all(|m| m[(first + n) as usize] == (first + n) as u8);
         (0..64).find(as_at_first).unwrap()
@@ -79,7 +80,7 @@ impl Line {
         layers(self.boot.vm, &self.spaces[at])
     }
 
-    /// Only the last stays.
+    /// Drops all spaces but the last.
     fn orphan(&mut self) {
         let last = self.spaces.len() - 1;
         self.spaces.drain(..last);
@@ -104,12 +105,12 @@ fn layers(vm: &'static Vm, space: &Space<TestMachine>) -> usize {
     backing::depth(space.lookup(page(0), &pin).unwrap().front())
 }
 
-/// Layers that a chain may have.
+/// The most layers of a chain.
 fn most(vm: &'static Vm) -> usize {
     vm.layers()
 }
 
-/// Pages of objects.
+/// Number of pages of all objects.
 fn pages(vm: &'static Vm) -> u64 {
     vm.described().filter(|page| page.kind() == FrameKind::Object).count() as u64
 }
@@ -129,8 +130,8 @@ fn living_ancestors_keep_short_chains_and_their_own_memory() {
     assert!(copied <= DIRTY * generations as u64, "{copied} pages copied up");
 }
 
-/// With the default, a line as long as shells and build systems make them copies nothing up. Each generation holds what
-/// it stored. A child that reads everything takes a fault for 64 pages behind a deep chain.
+/// With the default limit, a line of the length that shells and build systems make copies nothing up. Each generation
+/// holds only the pages that it stored. A child that reads everything takes one fault for 64 pages behind a deep chain.
 #[test]
 fn fifty_living_generations_share_what_they_did_not_store() {
     quire_sync::hooks::threads::set_cpu(0);
@@ -150,27 +151,27 @@ fn fifty_living_generations_share_what_they_did_not_store() {
     (0..=50).for_each(|at| line.verify(at));
 }
 
-/// How often what each layer of a space's chain holds was copied, from the front on.
+/// For each layer of a space's chain, from the front on: how often its pages were copied up.
 fn merges(line: &Line, at: usize) -> Vec<u8> {
     let pin = line.boot.vm.epoch().pin();
     let front = line.spaces[at].lookup(page(0), &pin).unwrap().front();
     core::iter::successors(Some(front), |b| b.behind()).map(|b| b.merges()).collect()
 }
 
-/// C(n, k).
+/// The binomial coefficient C(n, k).
 fn choose(n: u64, k: u64) -> u64 {
     (0..k).fold(1, |product, i| product * (n - i) / (i + 1))
 }
 
 #[test]
 fn a_page_is_copied_again_only_when_there_is_no_other_way() {
-    // Each generation stores into a page that no other stores into, or all into the same, which are so many that a fork
-    // does not look whether they hide a layer.
+    // Either each generation stores into a page of its own, or all store into the same pages. These are 17 pages: too
+    // many for a fork to examine whether layers in front hide them (`MOST_HIDDEN`).
     for (pages, generations, each) in [(240, 240, 1), (17, 200, 17)] {
         quire_sync::hooks::threads::set_cpu(0);
         let boot = boot(60_000);
         let first = Space::new(boot.vm).unwrap();
-        // More pages than all generations store into: no fault copies these for so few.
+        // The first generation has more pages than all others store into, so no fault copies its layer up.
         anonymous(&first, 0, 2 * generations);
         (0..2 * generations).for_each(|n| store(&first, page(n), 255));
         let mut line = Line { spaces: vec![first], models: Vec::new(), random: 1, boot };
@@ -183,7 +184,7 @@ fn a_page_is_copied_again_only_when_there_is_no_other_way() {
             assert!(merges.len() <= most(line.boot.vm));
             merged += u64::from(merges[0] > 0);
             worst = worst.max(u64::from(merges.iter().copied().max().unwrap_or(0)));
-            // A generation is a layer; the first one's is behind all of them.
+            // Each generation has a layer, and the first generation's layer is the last.
             let layers = most(line.boot.vm) as u64 - 1;
             let best = (1..).find(|n| choose(layers + n, *n) > g + 1).unwrap_or(1) - 1;
             assert!(worst <= best, "generation {g}: {merges:?}, and {best} would do");
@@ -324,7 +325,7 @@ fn without_memory_a_chain_stays_deep_and_right() {
         let child = line.spaces.last().unwrap().fork().unwrap();
         let mut model = line.models.last().unwrap().clone();
         for n in 0..DIRTY {
-            // The copies of a fault that had its own: at the second allocation and later.
+            // The fault's own copy needs the first allocation. So from the second on, an allocation of copy-up fails.
             line.boot.vm.fail_allocation(2 + (g + n) % 7);
             let (at, value) = ((g * 13 + n * 5) % PAGES, (g + n) as u8);
             while child.fault(page(at), crate::Access::Write).is_err() {}
@@ -356,7 +357,7 @@ fn a_line_in_swap_holds_only_visible_pages() {
     let (reads, before) = (store.counts().reads, line.count(Event::PageMoved));
     line.reap();
     assert!(held(line.boot.vm) * 100 <= PAGES * 105, "{} pages and slots are held", held(line.boot.vm));
-    // A fork merges the layers, and reads nothing for it.
+    // A fork merges the layers without a read from swap.
     let _child = line.spaces[0].fork().unwrap();
     assert!(line.layers(0) <= 3, "{} layers of {deep}", line.layers(0));
     assert!(line.count(Event::PageMoved) > before);

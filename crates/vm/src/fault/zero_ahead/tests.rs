@@ -1,4 +1,4 @@
-//! Pages that first touches in a row make, and the cases in which they make none.
+//! Tests of zero-ahead: the number of pages that are made ahead, and the cases in which none is made.
 
 use crate::map::{MapRequest, Placement, Space, SpaceRef, Wire};
 use crate::object::ObjectRef;
@@ -12,12 +12,12 @@ use crate::types::{PAGE_SIZE, Prot};
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// First touches that were faults, and pages that were made ahead.
+/// The number of zero-fill faults, and the number of pages that were made ahead.
 fn made(m: &Boot) -> (u64, u64) {
     (m.vm.stats().faults_of(FaultKind::ZeroFill), m.vm.stats().total(Event::FaultAhead))
 }
 
-/// Stores into pages one by one; returns what that [`made`].
+/// Stores into pages one by one. Returns the increase of both numbers of [`made`].
 fn touch(m: &Boot, space: &Space<TestMachine>, pages: impl Iterator<Item = u64>) -> (u64, u64) {
     let before = made(m);
     pages.for_each(|n| store(space, page(n), 1));
@@ -45,21 +45,37 @@ fn as_many_pages_are_made_as_lie_in_a_row_before() {
     assert_eq!(mapped(&space, 0..128), (0..16).collect::<Vec<_>>());
     assert_eq!(touch(&m, &space, 9..17), (1, 15));
     assert_eq!(touch(&m, &space, 17..33), (1, 31));
-    // A row begins anew with each table page.
+    // In each table page the count of touched pages begins at 0.
     assert_eq!(touch(&m, &space, 33..128), (8 + 3, 7 + 15 + 31));
     assert_eq!(space.stats().resident_pages, 128);
     assert!((0..128).all(|n| load(&space, page(n)) == 1 && load(&space, page(n) + 1) == 0));
 }
 
 #[test]
-fn loads_of_fresh_memory_are_touches_too() {
-    let (m, space) = private(64);
-    assert!((0..64).all(|n| load(&space, page(n)) == 0));
-    assert_eq!(made(&m), (8 + 3, 7 + 15 + 31));
-    // What was made allows stores.
-    let faults = made(&m);
-    assert_eq!(touch(&m, &space, 0..64), (0, 0));
-    assert_eq!(made(&m), faults);
+fn loads_of_fresh_memory_make_no_pages() {
+    let (m, space) = private(256);
+    let taken = settled(m.vm);
+    assert!((0..256).all(|n| load(&space, page(n)) == 0));
+    // In each table page, the first load maps the frame of zeroes at the pages around its own. Each later fault maps a
+    // longer window, from its page on.
+    assert_eq!(made(&m), (0, 0));
+    assert!(m.vm.stats().faults_of(FaultKind::Resident) < 256 / 16);
+    assert!(taken - settled(m.vm) < 8, "only table pages");
+    // A store replaces the zeroes at its address alone.
+    for n in [0, 7, 63, 255] {
+        store(&space, page(n), 1);
+    }
+    assert!((0..256).all(|n| load(&space, page(n)) == u8::from([0, 7, 63, 255].contains(&n))));
+    assert_eq!(made(&m), (4, 0));
+    space.check(true).unwrap();
+    // A child sees the stores and the zeroes. After the fork, each space sees only its own stores.
+    let child = space.fork().unwrap();
+    store(&space, page(1), 2);
+    store(&child, page(2), 3);
+    assert_eq!([0, 1, 2, 3].map(|n| load(&child, page(n))), [1, 0, 3, 0]);
+    assert_eq!([0, 1, 2, 3].map(|n| load(&space, page(n))), [1, 2, 0, 0]);
+    space.check(true).unwrap();
+    child.check(true).unwrap();
 }
 
 #[test]
@@ -73,7 +89,7 @@ fn no_page_is_made_beyond_the_mapping_or_over_another() {
     store(&space, page(12), 9);
     assert_eq!(touch(&m, &space, 0..9), (9, 3));
     assert_eq!(load(&space, page(12)), 9);
-    // It is of the row from here on.
+    // Page 12 was mapped by a store before. From here on it counts as a touched page.
     assert_eq!(touch(&m, &space, (9..12).chain(13..17)), (4, 15));
 }
 
@@ -81,9 +97,9 @@ fn no_page_is_made_beyond_the_mapping_or_over_another() {
 fn touches_that_are_not_in_a_row_make_their_own_page() {
     let (m, space) = private(64);
     assert_eq!(touch(&m, &space, 0..9), (9, 7));
-    // The last of those was not touched.
+    // The last page of the line that was made ahead was not touched.
     assert_eq!(touch(&m, &space, (16..64).step_by(8)), (6, 0));
-    // One line that was touched to its end counts, not what was made before it.
+    // A line counts if its last page was touched. A line before it that was made ahead and not touched does not count.
     let (m, space) = private(64);
     assert_eq!(touch(&m, &space, (0..9).chain([15, 16])), (10, 7 + 15));
     assert_eq!(touch(&m, &space, [31, 32].into_iter()), (1, 7));
@@ -99,6 +115,7 @@ fn shared_read_only_and_partly_wired_pages_are_made_singly() {
     let space = Space::new(m.vm).unwrap();
     let request = || MapRequest::private(Placement::Fixed(page(0)), 64 * PAGE_SIZE);
     space.map(&MapRequest { prot: Prot::READ, ..request() }).unwrap();
+    space.wire(range(0, 64), Wire::Now).unwrap();
     assert!((0..64).all(|n| load(&space, page(n)) == 0));
     assert_eq!(made(&m), (64, 0));
 
@@ -142,7 +159,7 @@ fn pages_made_ahead_do_not_hide_inherited_pages() {
     assert_eq!(touch(&m, &child, 0..17), (8 + 2, 7 + 3));
     assert_eq!(load(&child, page(20)), 7);
     assert_eq!(mapped(&parent, 0..64), [20]);
-    // A discarded page stays discarded, and no page is made in its place.
+    // A page that `MADV_DONTNEED` discarded stays zero, and no page is made ahead in its place.
     let (m, parent) = private(64);
     store(&parent, page(12), 7);
     let child = parent.fork().unwrap();
@@ -157,7 +174,7 @@ fn frames_that_are_zeroed_already_are_taken_first() {
     for stock in [3, 5, 24] {
         let (m, space) = private(64);
         touch(&m, &space, 0..8);
-        // Frames that were not zeroed since hold other bytes.
+        // Freed frames that were not zeroed hold other bytes.
         let frames: Vec<_> = (0..500).map(|_| m.vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
         frames.into_iter().for_each(|f| m.vm.return_frame(f));
         assert!(m.vm.idle_zero(stock) && m.vm.zero_stock() == stock);
@@ -172,7 +189,7 @@ fn a_window_may_lie_across_two_nodes_of_the_index() {
     let m = system();
     let before = settled(m.vm);
     let space = Space::new(m.vm).unwrap();
-    // Key 64 is page 116.
+    // The mapping begins at page 52, so key 64 of its object is page 116.
     anonymous(&space, 52, 76);
     assert_eq!(touch(&m, &space, 64..97), (8 + 3, 7 + 15 + 31));
     assert_eq!(touch(&m, &space, 97..128), (0, 0));
@@ -182,8 +199,8 @@ fn a_window_may_lie_across_two_nodes_of_the_index() {
 
 #[test]
 fn a_failed_allocation_ahead_does_not_fail_the_touch() {
-    // The first allocation is the touch's own. If another one fails, the touch is served all the same, and no frame is
-    // lost.
+    // The first allocation is that of the touched page. If a later one fails, the touch succeeds nevertheless, and no
+    // frame is lost.
     for n in 2..8 {
         let m = system();
         let before = settled(m.vm);
@@ -196,7 +213,8 @@ fn a_failed_allocation_ahead_does_not_fail_the_touch() {
             (
                 1,
                 match n {
-                    // The frames ahead; then what a node of the index takes, which they reach at page 116.
+                    // The second allocation is that of the frames ahead. Later ones are for a new node of the index,
+                    // which the pages need from page 116 on.
                     2 => 0,
                     3 | 4 => 19,
                     _ => 31,
@@ -217,7 +235,7 @@ fn a_failed_allocation_ahead_does_not_fail_the_touch() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// After any touches, memory holds the stored values, and zeroes elsewhere.
+    /// After any touches, memory has the stored values, and zeroes elsewhere.
     #[test]
     fn memory_holds_the_stored_values(runs in prop::collection::vec((0u64..192, 1u64..48, any::<bool>()), 1..24)) {
         let (m, space) = private(192);

@@ -4,30 +4,32 @@
 //! Operations in different arenas share no lock, no tree, no sequence and no flush.
 //!
 //! # Contract C8: no memory of processes times CPUs
-//! A space has memory only for the CPUs on which it really contended.
+//! A space has memory only for the CPUs on which its writers contended.
 //!
 //! # How arenas open
-//! A space starts with its *home* arena, which has all addresses. Two things give a CPU an arena of its own. Mappings
-//! without an address may meet another writer there again and again. Or CPUs that run the space at the same time take
-//! turns as its writers. The CPU that is about to map then gets a stretch of [`SPAN`] bytes, with a tree, a lock and a
-//! sequence of its own. The stretch is half a slot of the root table on x86-64. Up to 128 CPUs have a slot each, so
-//! that their arenas share no table page but the root; then two share one. From then on that CPU's mappings without an
-//! address go there. Any thread that unmaps or changes them takes that arena's lock. So memory follows the CPUs on
-//! which a process really contended.
+//! A space starts with its *home* arena, which has all addresses. A CPU gets an arena of its own in two cases. Mappings
+//! without a fixed address found the home arena's lock held again and again. Or CPUs that run the space at the same
+//! time alternate as its writers. Then the CPU that is about to map gets a *stretch* of [`SPAN`] bytes of addresses.
+//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of the addresses that one root
+//! table entry covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the
+//! root. With more CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its
+//! stretch. A thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for
+//! the CPUs on which its writers contended.
 //!
 //! # Rules
-//! - An address belongs to the open arena whose stretch covers it, else to the home arena. Reading that takes two loads
-//!   of words that hardly ever change.
-//! - Arenas open and close under the home arena's lock; one closes under its own lock too. So the holder of either lock
-//!   knows the arena's addresses. A thread that has just taken an arena's lock checks again that the address is still
-//!   the arena's.
-//! - A stretch is opened only where the home arena has nothing in it. Once there are stretches, the home arena places
-//!   nothing in them.
-//! - No entry crosses from one arena to another. Some operations would cross, or need all of the space at one moment
-//!   (fork). They *join*: under the home arena's lock the others' entries go to the home tree, and the stretches close.
-//!   Entries do not change by that, so no fault is disturbed: it finds the entry in one tree or the other. A miss
-//!   counts only if the address still belongs to the searched arena (mutant [`Mutant::MissInClosedArena`]).
-//! - A closed arena's memory stays until the space goes, and is used when that CPU contends again.
+//! - An address belongs to the open arena whose stretch covers it, else to the home arena. A lookup of the arena loads
+//!   two words that hardly ever change.
+//! - An arena opens under the home arena's lock. An arena closes under the home arena's lock and its own. So an arena's
+//!   addresses do not change while a thread holds its lock or the home arena's. A thread that has just acquired an
+//!   arena's lock checks again that the address still belongs to the arena.
+//! - A stretch is opened only if the home arena has no entry in it. While a stretch is open, the home arena places no
+//!   mapping in any stretch.
+//! - No entry lies in two arenas. An operation whose range crosses arenas, or which needs the whole space at one moment
+//!   (fork), *joins* them. Under the home arena's lock, the join moves all entries to the home tree and closes the
+//!   stretches. The entries themselves do not change, so a concurrent fault finds the entry in one tree or the other. A
+//!   miss (a lookup that finds no entry) is valid only if the address still belongs to the searched arena (mutant
+//!   [`Mutant::MissInClosedArena`]).
+//! - A closed arena's memory is freed with the space. Until then it is used again if that CPU contends again.
 
 use crate::error::OutOfMemory;
 use crate::machine::{Machine, Pmap};
@@ -46,57 +48,62 @@ use quire_sync::{CpuId, current_cpu, record};
 /// log2 of [`SPAN`].
 #[cfg(not(any(test, loom, shuttle)))]
 const SPAN_SHIFT: u32 = 38;
-/// log2 of [`SPAN`]: what a table page of the test machine covers, and half of that under the checkers.
+/// log2 of [`SPAN`]: the bytes that a table page of the test machine covers, and fewer under loom and shuttle.
 #[cfg(any(test, loom, shuttle))]
 const SPAN_SHIFT: u32 = if cfg!(any(loom, shuttle)) { 13 } else { 18 };
-/// Bytes of an arena other than the home arena: half of what one entry of a four-level root table covers.
+/// Size in bytes of an arena other than the home arena: half of the bytes that one entry of a four-level root table
+/// covers.
 pub const SPAN: u64 = 1 << SPAN_SHIFT;
 
 /// Arenas that a space can have beside its home arena: one for each CPU that a machine can have.
 #[cfg(not(any(test, loom, shuttle)))]
 const ARENAS: usize = 256;
-/// As many as fit into what the test machine can map.
+/// Arenas that fit into the addresses of the test machine.
 #[cfg(any(test, loom, shuttle))]
 const ARENAS: usize = 2;
 
-/// The first stretch begins here. It is above the addresses that sanitizers reserve below 17 TiB. All stretches end
-/// below 85 TiB, where position-independent programs are loaded.
+/// The start of the first arena's stretch of addresses. It is above the addresses that sanitizers reserve below 17 TiB.
+/// All stretches end below 85 TiB, where position-independent programs are loaded.
 #[cfg(not(any(test, loom, shuttle)))]
 const FIRST: u64 = 80 << SPAN_SHIFT;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
-/// All stretches.
+/// The addresses of the stretches of all arenas.
 pub(in crate::map) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
-/// Waits for the home arena's writers, by any CPU, after which a CPU gets an arena of its own.
+/// The number of times that the home arena's lock must be found held, counted over all CPUs. From then on, each CPU
+/// that finds the lock held gets an arena of its own.
 #[cfg(not(any(test, loom, shuttle)))]
 const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const CROWD: u32 = 1;
 
-/// The place and the time of a lookup, by which a miss is checked (relies on C3).
+/// The arena that a lookup searched, and the arena's sequence before the lookup. The answer that no entry covers an
+/// address is valid only if the sequence is unchanged afterwards (relies on C3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment<M: Machine> {
     arena: *const Arena<M>,
     sequence: u64,
 }
 
-/// The map changed around a look that found nothing.
+/// The map changed during a lookup that found no entry, so that this answer may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed;
 
-/// Pointers to the arenas, in the order of their stretches.
+/// Pointers to the arenas other than the home arena, in the order of their addresses.
 pub(in crate::map) struct Fan<M: Machine> {
-    /// Which of them have their stretches, one bit each. Apart from the arenas, because writers write an arena's lines.
+    /// The arenas that are open, one bit each. The bits are here, so that lookups need not read the arenas' cache
+    /// lines, which writers write.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
-    /// The most bytes that the space's entries can have covered before arenas were joined last. Written under the home
-    /// arena's lock.
+    /// The most bytes that the space's entries covered before the arenas were last merged into the home arena (the
+    /// space's first). It is an upper bound. Written under the home arena's lock.
     peak: AtomicU64,
 }
 
 impl<M: Machine> Fan<M> {
-    /// A fan without arenas; made in its place, because it is too long for a kernel's stack.
+    /// Makes a fan (a table of arena pointers) whose pointers are all null. It is initialised in place, because it is
+    /// too large for a kernel stack.
     fn make(vm: &Maps<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
         let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
         record::wrote(fan.as_ptr());
@@ -115,18 +122,19 @@ impl<M: Machine> Fan<M> {
 
     /// The arena of slot `n`, open or closed.
     fn at(&self, n: usize) -> Option<&Arena<M>> {
-        // SAFETY: a slot's arena is freed with the space only, which owns this fan.
+        // SAFETY: the arena of a slot is freed only together with the space, which owns this fan.
         unsafe { self.slots[n].load(Ordering::Acquire).as_ref() }
     }
 
-    /// The arena of slot `n`, if it has its stretch.
+    /// The arena of slot `n`, if it is open.
     #[inline]
     fn open_at(&self, n: usize) -> Option<&Arena<M>> {
         if self.open[n / 64].load(Ordering::Acquire) & 1 << (n % 64) == 0 { None } else { self.at(n) }
     }
 
     /// # Requires
-    /// The caller holds the home arena's lock, and where it closes, `n`'s.
+    /// The caller holds the home arena's lock. If `open` is false, the caller also holds the lock of the arena of slot
+    /// `n`.
     fn set_open(&self, n: usize, open: bool) {
         let bit = 1 << (n % 64);
         match open {
@@ -135,7 +143,8 @@ impl<M: Machine> Fan<M> {
         };
     }
 
-    /// The stretches that are open. No arena is looked at: their lines are their writers'.
+    /// The slots of the open arenas. This reads only `open`, and not the arenas, because writers often write an arena's
+    /// cache lines.
     fn open(&self) -> impl Iterator<Item = usize> {
         self.open.iter().enumerate().flat_map(|(i, word)| {
             let mut left = word.load(Ordering::Acquire);
@@ -152,14 +161,15 @@ impl<M: Machine> Fan<M> {
 #[repr(C)]
 pub(in crate::map) struct Arenas<M: Machine> {
     home: Arena<M>,
-    // Faults read the line that begins here.
+    // Faults read the cache line that begins here.
     /// Null until a CPU gets an arena of its own.
     fan: AtomicPtr<Fan<M>>,
-    /// Waits for the home arena's writers, by CPUs without an arena of their own.
+    /// How often a CPU without an arena of its own found the home arena's lock held.
     crowd: AtomicU32,
 }
 
-/// The slot of `cpu`'s stretch: every second one first, so that few CPUs share no slot of a root table.
+/// The slot of the arena that `cpu` may open. The first half of the CPUs get every second slot, so that the addresses
+/// of no two of them share a root table entry.
 fn slot_of(cpu: CpuId) -> usize {
     match cpu % ARENAS {
         n if n < ARENAS / 2 => 2 * n,
@@ -167,7 +177,7 @@ fn slot_of(cpu: CpuId) -> usize {
     }
 }
 
-/// The slot of the stretch that covers `va`.
+/// The slot of the arena whose stretch of addresses covers `va`. `None` if `va` lies in no stretch.
 #[inline]
 fn slot(va: u64) -> Option<usize> {
     STRETCHES.contains(va).then(|| ((va - FIRST) >> SPAN_SHIFT) as usize)
@@ -185,7 +195,7 @@ impl<M: Machine> Arenas<M> {
 
     #[inline(always)]
     fn fan(&self) -> Option<&Fan<M>> {
-        // SAFETY: the fan is made once, and freed with the space, which owns it.
+        // SAFETY: the fan is made once. The space owns it, and frees it at its end.
         unsafe { self.fan.load(Ordering::Acquire).as_ref() }
     }
 
@@ -213,22 +223,22 @@ impl<M: Machine> Arenas<M> {
         core::iter::once(&self.home).chain(others)
     }
 
-    /// The most bytes that entries ever covered. Arenas may have had their peaks at different times; then the sum of
-    /// the peaks.
+    /// The most bytes that entries ever covered. If arenas had their peaks at different times, the result is the sum of
+    /// the arenas' peaks, an upper bound.
     pub fn peak(&self) -> u64 {
         let before = self.fan().map_or(0, |f| f.peak.load(Ordering::Relaxed));
         before.max(self.all().map(|a| a.peak()).sum())
     }
 
-    /// Whether any stretch is open.
+    /// Whether an arena other than the home arena is open.
     pub fn fanned_out(&self) -> bool {
         self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
     }
 
-    /// The end of the addresses that belong to `arena` from `va` on.
+    /// The end of the addresses from `va` on that belong to `arena`.
     ///
     /// # Requires
-    /// `arena`'s lock or the home arena's is held, and it has `va`.
+    /// The caller holds the lock of `arena` or of the home arena, and `va` belongs to `arena`.
     fn end_of(&self, arena: &Arena<M>, va: u64) -> u64 {
         if !ptr::eq(arena, &self.home) {
             return slot(va).map_or(u64::MAX, |n| stretch(n).end);
@@ -242,11 +252,11 @@ impl<M: Machine> Arenas<M> {
         self.next_in(VirtRange { start: from, end: u64::MAX }, pin)
     }
 
-    /// The first entry that has a part of `range`. Only arenas that can have one are searched, so it reads no lines
-    /// that other arenas' writers write.
+    /// The first entry that overlaps `range`. Only arenas whose addresses overlap `range`, and the home arena, are
+    /// searched. So no cache line is read that the writers of other arenas write.
     pub fn next_in<'p>(&self, range: VirtRange, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         let from = range.start;
-        // If the first arena has an entry there, no other arena is searched.
+        // If the arena of `from` has an entry that covers `from`, no other arena is searched.
         let here = self.of(from);
         let first = here.next(from, pin).filter(|e| e.range().start < range.end);
         let all_here = !ptr::eq(here, &self.home) && slot(from).is_some_and(|n| stretch(n).end >= range.end);
@@ -254,20 +264,21 @@ impl<M: Machine> Arenas<M> {
             return first;
         }
         if all_here {
-            // Unless it was closed meanwhile, and the home arena has its entries.
+            // If another thread closed the arena during the search, the home arena has its entries now. Then the search
+            // begins again.
             return if ptr::eq(self.of(from), here) { first } else { self.next_in(range, pin) };
         }
         let has = |n: usize| stretch(n).end > from && stretch(n).start < range.end;
         let others = self.fan().into_iter().flat_map(|f| f.open().filter(|n| has(*n)).filter_map(|n| f.at(n)));
-        // The home arena last: it has the entries of arenas that join meanwhile.
+        // The home arena is searched last, because a concurrent join moves entries to it.
         let early = mutant(Mutant::HomeArenaFirst).then_some(&self.home);
         let late = core::iter::once(&self.home).filter(|_| early.is_none());
         let all = early.into_iter().chain(others).chain(late).filter_map(|a| a.next(from, pin));
         all.filter(|e| e.range().start < range.end).min_by_key(|e| e.range().start)
     }
 
-    /// Opens the stretch of `cpu`. Does nothing if something is mapped there, if the machine's addresses end before it,
-    /// or if there is no memory.
+    /// Opens the arena of `cpu`. Does nothing if something is mapped at the arena's addresses, if the machine's
+    /// addresses end before it, or if no memory is free.
     pub fn open(&self, space: &Space<M>, cpu: CpuId) {
         let vm = space.vm();
         let n = slot_of(cpu);
@@ -289,12 +300,12 @@ impl<M: Machine> Arenas<M> {
         space.pmap().fan_out(vm);
     }
 
-    /// Joins: everything belongs to the home arena while the result is held. An error closes some stretches or none,
-    /// and loses nothing.
+    /// Moves the entries of all arenas to the home arena. All addresses belong to the home arena while the returned
+    /// writer is held. After an error some of the other arenas may be closed, but no entry is lost.
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
-        // A process that joins again and again, as by forks, has nothing new to write.
+        // The peak is written only if it grew, because a process may join again and again, for example by forks.
         let peak = self.peak();
         if peak > fan.peak.load(Ordering::Relaxed) {
             fan.peak.store(peak, Ordering::Relaxed);
@@ -310,22 +321,22 @@ impl<M: Machine> Arenas<M> {
             let come =
                 home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
-            // A lookup that misses an entry in the old tree sees that the stretch is closed, because it closed before
-            // the entry went.
+            // The arena closes before its entries leave its tree. So a lookup that misses an entry in that tree sees
+            // that the arena is closed.
             home.arena().counts().change(&covered);
             home.take_over(&mut theirs);
             home.commit(come);
             fan.set_open(n, false);
             arena.counts().change(&Covered::default().less(&covered));
             theirs.commit(go);
-            // Otherwise its bytes would count in both arenas.
+            // Forget the arena's peak, because the bytes of the moved entries would count in the peaks of both arenas.
             arena.forget_peak();
         }
         space.pmap().fan_in(space.vm());
         Ok(home)
     }
 
-    /// Frees the arenas and their nodes.
+    /// Frees the arenas and the nodes of their trees.
     ///
     /// # Safety
     /// The caller alone can reach the space, and frees its arenas once.
@@ -348,7 +359,7 @@ impl<M: Machine> Arenas<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The writer of the arena that has `va`, and the end of that arena's addresses from there on.
+    /// Acquires the writer of the arena that has `va`. Returns it with the end of that arena's addresses from `va` on.
     pub(in crate::map) fn write_at(&self, va: u64) -> (Writer<'_, M>, u64) {
         loop {
             let arena = self.arenas.of(va);
@@ -360,13 +371,14 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Whether `writer` has all of `range`, which is in order.
+    /// Whether all of `range` belongs to the arena of `writer`. `range.start` is not above `range.end`.
     pub(in crate::map) fn has(&self, writer: &Writer<'_, M>, range: VirtRange) -> bool {
         let arena = self.arenas.of(range.start);
         ptr::eq(arena, writer.arena()) && self.arenas.end_of(arena, range.start) >= range.end
     }
 
-    /// The writer that has all of `range`, which is in order; joins arenas where several have parts of it.
+    /// Acquires the writer of the arena that has all of `range`. If several arenas have parts of `range`, joins all
+    /// arenas. `range.start` is not above `range.end`.
     pub(in crate::map) fn write(&self, range: VirtRange) -> Result<Writer<'_, M>, OutOfMemory> {
         let (writer, end) = self.write_at(range.start);
         if end >= range.end {
@@ -376,12 +388,13 @@ impl<M: Machine> Space<M> {
         self.write_all()
     }
 
-    /// The writer of everything: joins all arenas.
+    /// Acquires the writer of all addresses: joins all arenas.
     pub(in crate::map) fn write_all(&self) -> Result<Writer<'_, M>, OutOfMemory> {
         self.arenas.join(self)
     }
 
-    /// The writer for a mapping without an address: of the calling CPU's own arena, if it has one.
+    /// Acquires the writer for a mapping without a fixed address. It is the writer of the calling CPU's own arena if
+    /// that is open, else of the home arena. Opens an arena for the CPU if writers contend.
     pub(in crate::map) fn write_somewhere(&self) -> Writer<'_, M> {
         let arenas = &self.arenas;
         let cpu = current_cpu();
@@ -390,14 +403,16 @@ impl<M: Machine> Space<M> {
         if let Some(arena) = own() {
             let writer = arena.write(self);
             if own().is_some() || mutant(Mutant::OwnArenaBeforeLock) {
-                // Fan out again, if the page tables were dropped meanwhile. A thread that closes the stretch waits for
-                // this lock before the fan-in.
+                // Pageout may have dropped the page tables since the arena opened, so the new tables are fanned out
+                // again: CPUs may copy the root. A thread that closes this arena waits for this lock before it calls
+                // `fan_in`.
                 self.pmap().fan_out(self.vm());
                 return writer;
             }
         }
         let crowded = match arenas.home.try_write(self) {
-            // A thread that goes from CPU to CPU takes turns with no other thread.
+            // An arena opens only if a second CPU runs the space now, because one thread that migrates between CPUs
+            // contends with no other thread.
             Some(mut writer) => {
                 if !writer.take_turns() || !self.pmap().is_running_elsewhere(cpu) {
                     return writer;
@@ -418,8 +433,9 @@ impl<M: Machine> Space<M> {
         arenas.home.write(self)
     }
 
-    /// The entry that covers `va`, or a miss that counts (relies on C3), because nothing changed around it. The
-    /// sequence, which each change writes, is read only after a first miss.
+    /// The entry that covers `va`. `Ok(None)` says that no entry covers `va`, and that nothing changed during the
+    /// lookup (relies on C3). The arena's sequence, which each change writes, is read only after a first lookup has
+    /// found no entry.
     #[inline]
     pub(crate) fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
         match self.lookup(va, pin) {
@@ -437,14 +453,16 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The place and the time of a lookup at `va`, taken before a lookup whose miss shall count.
+    /// The present arena and sequence for `va`. The caller reads them before a lookup. If the lookup finds no entry,
+    /// the caller checks this answer with [`Space::unchanged_since`].
     #[inline]
     pub(crate) fn moment(&self, va: u64) -> Moment<M> {
         let arena = self.arenas.of(va);
         Moment { arena, sequence: arena.sequence() }
     }
 
-    /// Whether a miss at `va` since `moment` counts: nothing changed in the arena, and `va` still belongs to it.
+    /// Whether a lookup at `va` since `moment` that found no entry was right: the arena did not change, and `va` still
+    /// belongs to it.
     #[inline]
     pub(crate) fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
         let arena = self.arenas.of(va);
@@ -454,17 +472,18 @@ impl<M: Machine> Space<M> {
         ptr::eq(arena, moment.arena) && arena.unchanged_since(moment.sequence)
     }
 
-    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held: no entry is or
-    /// becomes stale. For a fault that failed too often (progress), and to wait for a stale entry to be replaced.
+    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the returned writer is held. So no
+    /// entry of the arena is stale (about to be replaced) during that time. A fault calls this to wait until a stale
+    /// entry is replaced, and to make progress after too many failed attempts.
     pub(crate) fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
         self.write_at(va).0
     }
 }
 
 impl<M: Machine> Space<M> {
-    /// Gives `cpu` an arena of its own for mappings without an address, as enough waits for other writers would. For a
-    /// caller that knows that a program's threads will map and unmap at once. Does nothing if there is no memory for
-    /// it, or if something is mapped in the CPU's stretch already.
+    /// Opens an arena for `cpu` at once, without waiting for contention. A caller uses this if it knows that a
+    /// program's threads will map and unmap at the same time. Does nothing if no memory is free for the arena, or if
+    /// the CPU's stretch already has a mapping.
     pub fn open_arena(&self, cpu: CpuId) {
         self.arenas.open(self, cpu);
     }
@@ -472,7 +491,7 @@ impl<M: Machine> Space<M> {
 
 #[cfg(test)]
 impl<M: Machine> Space<M> {
-    /// Joins all arenas, as a fork does.
+    /// Moves the entries of all arenas to the home arena, as a fork does.
     pub(crate) fn join_arenas(&self) -> Result<(), OutOfMemory> {
         self.write_all().map(drop)
     }
@@ -489,7 +508,7 @@ mod tests {
 
     struct World {
         space: SpaceRef<TestMachine>,
-        // Last: the space lives in it.
+        // Dropped last, because the space lives in its memory.
         _boot: Boot,
     }
 
@@ -530,7 +549,7 @@ mod tests {
         assert_eq!(rows(s), [(a, 2), (b, 3)]);
         assert_eq!(s.stats().mapped_bytes, 5 * PAGE_SIZE);
         assert_eq!(s.fault(b, Access::Write), Ok(crate::FaultKind::ZeroFill));
-        // The same memory is unmapped, on whatever CPU.
+        // Any CPU can unmap memory of that arena.
         set_cpu(0);
         s.unmap(VirtRange { start: b, end: b + PAGE_SIZE }).unwrap();
         assert_eq!(rows(s), [(a, 2), (b + PAGE_SIZE, 2)]);
@@ -571,17 +590,17 @@ mod tests {
         space.set_limits(Limits { base: BASE, ..Limits::DEFAULT });
         let s: &Space<TestMachine> = &space;
         let turns = |n: usize| (0..n).map(|i| anywhere(s, i % 2, 1)).filter(|at| STRETCHES.contains(*at)).count();
-        // One thread that goes from CPU to CPU.
+        // One thread that migrates between CPUs opens no arena.
         assert_eq!(turns(40), 0);
         (0..20).for_each(|_| _ = anywhere(s, 0, 1));
         s.pmap().run_by_several();
-        // Now and then does not count.
+        // CPUs that alternate only now and then open no arena.
         for i in 0..100 {
             assert!(!STRETCHES.contains(anywhere(s, i / 5 % 2, 1)));
         }
         assert!(turns(40) > 10);
         assert_eq!(s.arenas.fan().unwrap().open().count(), 1);
-        // The other one follows where it meets writers at home.
+        // The other CPU gets an arena too, because it alternates with a writer of the home arena.
         for _ in 0..20 {
             map(s, 1, Placement::Fixed(page(100)), 1).unwrap();
             anywhere(s, 0, 1);
@@ -598,12 +617,12 @@ mod tests {
         let b = anywhere(s, 1, 2);
         assert_eq!(b, edge);
         s.fault(b, Access::Write).unwrap();
-        // A fixed mapping over the edge replaces the first page.
+        // A fixed mapping across the edge of the stretch replaces its first page.
         let at = map(s, 0, Placement::Fixed(edge - PAGE_SIZE), 2).unwrap();
         assert!(!s.arenas.fanned_out());
         assert_eq!(rows(s), [(at, 2), (edge + PAGE_SIZE, 1)]);
         s.check(true).unwrap();
-        // The mapping that is there now keeps the stretch closed.
+        // That mapping now lies in the stretch, so the stretch cannot be opened.
         s.open_arena(1);
         assert!(!s.arenas.fanned_out());
     }

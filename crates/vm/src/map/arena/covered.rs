@@ -1,5 +1,5 @@
-//! How many bytes of an address space entries cover, by class. Each change of the tree updates the counts, so no query
-//! needs a walk.
+//! Counts of the bytes that the entries of an address space cover, by class. Each change of a tree updates the counts,
+//! so no query walks the tree.
 
 use crate::machine::Machine;
 use crate::map::entry::{Attributes, Entry, Flags};
@@ -9,20 +9,21 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 /// The class of a range, by its protection and flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::map) enum Class {
-    /// A program can store into it, and only the program sees that.
+    /// Private memory that a program can store into, except stacks.
     Data,
-    /// The range grows downward.
+    /// Memory that grows downward.
     Stack,
-    /// A program can execute it, and not store into it.
+    /// Memory that a program can execute but not store into, except stacks.
     Code,
     /// Anything else.
     Other,
 }
 
-/// How many there are.
+/// The number of classes.
 const CLASSES: usize = Class::Other as usize + 1;
 
-/// The class of each set of the flags `SHARED` and `GROWS_DOWN`, and, above these two bits, of the rights.
+/// The class for each value of the flags `SHARED` and `GROWS_DOWN` (the two lowest bits of the index) and of the rights
+/// (the bits above).
 static CLASS_OF: [Class; 32] = {
     let mut all = [Class::Other; 32];
     let mut at = 0;
@@ -41,12 +42,12 @@ static CLASS_OF: [Class; 32] = {
     }
     all
 };
-/// The flags that a class depends on: the two lowest.
+/// The flags that select a class. They are the two lowest flags.
 const KIND: u16 = Flags::SHARED.bits() | Flags::GROWS_DOWN.bits();
 const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
 
 impl Class {
-    /// Whether a store into it takes a page of its own.
+    /// Whether the class counts in the commit charge, because a store into it allocates a private page.
     #[inline(always)]
     pub fn is_committed(self) -> bool {
         matches!(self, Class::Data | Class::Stack)
@@ -59,16 +60,16 @@ impl Class {
     }
 }
 
-/// Bytes that entries cover; or, by wrapping, by how much that changes.
+/// Bytes that entries cover, or a change of that number. A negative change is stored modulo 2^64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Covered {
-    /// All.
+    /// Bytes of all classes.
     pub bytes: u64,
     pub(in crate::map) classes: [u64; CLASSES],
 }
 
 impl Covered {
-    /// Private memory that a program can store into, stacks apart.
+    /// Private memory that a program can store into, except stacks.
     pub fn data(&self) -> u64 {
         self.classes[Class::Data as usize]
     }
@@ -76,7 +77,7 @@ impl Covered {
     pub fn stack(&self) -> u64 {
         self.classes[Class::Stack as usize]
     }
-    /// Memory that a program can execute and not store into, stacks apart.
+    /// Memory that a program can execute but not store into, except stacks.
     pub fn code(&self) -> u64 {
         self.classes[Class::Code as usize]
     }
@@ -93,7 +94,7 @@ impl Covered {
         self.come(e.range().bytes(), &e.attributes());
     }
 
-    /// This less `other`.
+    /// The difference, `self` minus `other`.
     pub(in crate::map) fn less(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_sub(other.classes[i]));
         Covered { bytes: self.bytes.wrapping_sub(other.bytes), classes }
@@ -106,7 +107,8 @@ impl Covered {
     }
 }
 
-/// The bytes that an arena covers. Only its writer writes them; limits and statistics read them without a lock.
+/// The bytes that the entries of an arena (a part of the map with its own lock) cover. Only the arena's writer writes
+/// these counts. Limits and statistics read them without a lock.
 pub(in crate::map) struct Counts {
     bytes: AtomicU64,
     classes: [AtomicU64; CLASSES],
@@ -147,7 +149,7 @@ impl Counts {
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
 
-    /// Takes an entry out.
+    /// Subtracts an entry.
     ///
     /// # Requires
     /// The caller is the arena's writer.
@@ -158,7 +160,7 @@ impl Counts {
         add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
     }
 
-    /// Moves `bytes` from a class to another.
+    /// Moves `bytes` from one class to another.
     ///
     /// # Requires
     /// The caller is the arena's writer.

@@ -1,4 +1,4 @@
-//! Making mappings, and choosing their place.
+//! Requests for mappings, and the choice of their addresses.
 
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
@@ -12,51 +12,54 @@ use crate::map::space::{Limits, STACK_GUARD, Space};
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
-/// The share of a space's entries that an arena may have without counting the others': 1 in twice the number of arenas.
+/// An arena (a part of the map with its own lock) may use 1/`SHARES` of the space's limit of entries without counting
+/// other arenas' entries. `SHARES` is twice the largest number of arenas.
 const SHARES: u64 = 512;
 
 /// The place of a new mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Anywhere: at `hint` if possible (0: no wish), else in the lowest hole. A mapping of whole last-level tables goes
-    /// to one of the lowest holes in which it can begin where a table does.
+    /// Anywhere: at `hint` if that range is free, else in the lowest hole. A mapping that fills whole last-level tables
+    /// is aligned to them, if one of the lowest holes allows that.
     Any {
-        /// The address that the caller prefers.
+        /// The address that the caller prefers; 0 for none.
         hint: u64,
     },
-    /// At this address. Older mappings there are removed, and no other thread sees a hole in between.
+    /// At this address. The new mapping replaces older ones there in one step, so that no other thread sees a hole
+    /// between the removal and the mapping.
     Fixed(u64),
-    /// At this address, unless something is mapped there.
+    /// At this address. The request fails if something is mapped there.
     FixedNoReplace(u64),
 }
 
 /// A request for a mapping.
 #[derive(Clone, Debug)]
 pub struct MapRequest<'o, M: Machine> {
-    /// The place.
+    /// The place of the mapping.
     pub at: Placement,
-    /// Bytes, a multiple of the page size.
+    /// The length in bytes, a multiple of the page size.
     pub len: u64,
     /// The allowed accesses.
     pub prot: Prot,
-    /// The most that may be allowed later.
+    /// The accesses that may be allowed later.
     pub max_prot: Prot,
-    /// Whether stores go to the object, for all to see; otherwise the mapping has copies of its own.
+    /// Whether stores go to the object, so that other mappings of it see them. Otherwise stores go to private copies.
     pub shared: bool,
-    /// The object, and its byte at which the mapping begins (a multiple of the page size). `None`: zeroes.
+    /// The object, and the offset in bytes in it at which the mapping begins (a multiple of the page size). `None` for
+    /// anonymous memory, which begins as zeroes.
     pub object: Option<(&'o ObjectRef<M>, u64)>,
-    /// Whether a fault below extends it (a stack).
+    /// Whether a fault below the mapping extends it downwards (a stack).
     pub grows_down: bool,
-    /// Its purpose.
+    /// The purpose of the mapping.
     pub tag: Tag,
-    /// Whether it is wired; in any case where [`Space::wire_future`] says so.
+    /// How the mapping is wired. With [`Wire::No`], the setting of [`Space::wire_future`] applies.
     pub wire: Wire,
-    /// Whether all of it shall be resident at the return, as far as memory allows.
+    /// Whether all its pages shall be resident when the call returns, as far as memory allows.
     pub populate: bool,
 }
 
 impl<M: Machine> MapRequest<'_, M> {
-    /// Private, empty memory that may be read and written.
+    /// A request for `len` bytes of private anonymous memory that may be read and written.
     pub fn private(at: Placement, len: u64) -> Self {
         let all = Prot::all();
         MapRequest {
@@ -75,7 +78,7 @@ impl<M: Machine> MapRequest<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The range that a new mapping of `len` bytes gets, and the writer that has it.
+    /// Chooses the range of a new mapping of `len` bytes. Returns the range and the acquired writer of its arena.
     ///
     /// # Requires
     /// The caller removes older mappings in a fixed range.
@@ -102,15 +105,16 @@ impl<M: Machine> Space<M> {
         Ok((writer, range))
     }
 
-    /// A range of user space.
+    /// The range of `len` bytes at `start`. An error unless it lies in user space.
     fn range_at(&self, start: u64, len: u64) -> Result<VirtRange, MapError> {
         VirtRange::checked(start, len)
             .filter(|r| r.start >= M::Pmap::USER.start && r.end <= M::Pmap::USER.end)
             .ok_or(MapError::Invalid)
     }
 
-    /// A hole of the writer's arena, as [`find_in`] chooses it. In the home arena: at or above the base, or below it if
-    /// there is none above; not in the stretches while others are open.
+    /// A free range in the writer's arena, as [`find_in`] chooses it. In the home arena the range lies at or above
+    /// `Limits::base`, or below that address if no hole above fits. While other arenas are open, it lies outside the
+    /// stretches of addresses of all arenas.
     pub(in crate::map) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
         let find_in = |lo, hi| find_in(writer, len, lo, hi);
         let bounds = writer.arena().bounds();
@@ -132,23 +136,24 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// Whether the space would exceed its limit of bytes, or of data, with `more` of these attributes. Exact while one
-    /// arena is open. Otherwise it may miss mappings that other CPUs make at the same moment: the limit may be passed
-    /// by one mapping a CPU.
+    /// Whether the space would exceed its limit of bytes, or of data, with `more` bytes of attributes `a`. The answer
+    /// is exact while only the home arena (the space's first) is open. Otherwise it may miss mappings that other CPUs
+    /// make at the same moment. So the limit may be exceeded by one mapping for each CPU.
     pub(in crate::map) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
         let Limits { bytes, data, .. } = self.limits();
-        // If the limit is the address space itself, no arena reads another's count.
+        // If the limit is the whole address space, the counts of the other arenas are not read.
         (bytes < M::Pmap::USER.len() && self.mapped().saturating_add(more) > bytes)
             || (data < M::Pmap::USER.len() && Class::of(a) == Class::Data && self.data_exceeds(more, data))
     }
 
-    /// Whether the space would have more data than `limit`, with `more`.
+    /// Whether `more` bytes would raise the space's data above `limit` bytes.
     pub(in crate::map) fn data_exceeds(&self, more: u64, limit: u64) -> bool {
         limit < M::Pmap::USER.len() && self.data().saturating_add(more) > limit
     }
 
-    /// Whether the space would exceed its limit of entries, with `more` in the writer's arena. Each arena has a share
-    /// that it may use without counting the others'. All shares together are half the limit.
+    /// Whether the space would exceed its limit of entries with `more` entries in the writer's arena. Each arena has a
+    /// share of the limit that it may use without counting the entries of other arenas. All shares together are half
+    /// the limit.
     pub(in crate::map) fn too_many(&self, writer: &Writer<'_, M>, more: usize) -> bool {
         let limit = self.limits().entries;
         let own = (writer.arena().len() + more) as u64;
@@ -160,12 +165,13 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Holes that are tried for one in which a mapping of whole tables can begin where a table does.
+/// The number of lowest holes in which [`find_in`] tries to align a mapping to a last-level table.
 const HOLES: usize = 8;
 
-/// `len` bytes in `lo..hi`: in the lowest hole, unless they fill whole last-level tables. Those begin where a table
-/// does, so that they take no more tables than they fill and share none. They go to the lowest of the first few holes
-/// that allows it. Otherwise they go to the lowest hole that is surely large enough, and without such a hole anywhere.
+/// Finds `len` free bytes in `lo..hi`, in the lowest hole that fits. If `len` is a multiple of the bytes that a
+/// last-level table covers, the range is aligned to a table. Then it uses no more tables than it fills, and shares
+/// none. It goes to the lowest of the first [`HOLES`] holes in which an aligned range fits. Otherwise it goes to the
+/// lowest hole that is large enough for any alignment. If there is no such hole, the range is not aligned.
 fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let table = M::Pmap::TABLE_SPAN;
     let lowest = hole(writer, len, lo, hi)?;
@@ -182,7 +188,7 @@ fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Op
     Some(VirtRange { start: lowest.start, end: lowest.start + len })
 }
 
-/// The usable part of the lowest hole of `len` bytes or more in `lo..hi`.
+/// The lowest hole in `lo..hi` of which `len` bytes or more are usable. Returns its usable part.
 fn hole<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let mut lo = lo;
     while let Some(start) = (lo < hi).then(|| writer.first_fit(len, PAGE_SIZE, lo, hi)).flatten() {
@@ -191,18 +197,18 @@ fn hole<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Optio
         if end >= start + len {
             return Some(VirtRange { start, end });
         }
-        // The hole ends at a stack, which needs the rest of it for itself.
+        // The hole ends at a stack, whose guard leaves fewer than `len` bytes.
         lo = above.range().end;
     }
     None
 }
 
-/// Bytes below `entry` that stay free: those of a stack that may still grow.
+/// The number of bytes below `entry` that stay free: [`STACK_GUARD`] for a stack, else 0.
 fn guard<M: Machine>(entry: &Entry<M>) -> u64 {
     if entry.flags().contains(Flags::GROWS_DOWN) { STACK_GUARD } else { 0 }
 }
 
-/// Whether nothing is mapped in `range`, and no stack that may still grow begins within the guard above it.
+/// Whether nothing is mapped in `range`, and `range` does not reach into the guard of a stack above it.
 fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
     match writer.next(range.start) {
         None => true,
@@ -210,7 +216,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
     }
 }
 
-/// Relies on C10. Returns the first page of the object that the mapping shows.
+/// Checks a program's request (relies on C10). Returns the number of the object's page at which the mapping begins.
 pub(in crate::map) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
@@ -221,7 +227,7 @@ pub(in crate::map) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<
     if !r.max_prot.contains(r.prot) {
         return Err(MapError::Protection);
     }
-    // A stack grows by memory of its own.
+    // A stack grows by anonymous private memory only.
     if r.grows_down && (r.shared || r.object.is_some()) {
         return Err(MapError::Invalid);
     }

@@ -1,4 +1,5 @@
-//! An arena: a tree of entries, the lock of its writers, and the sequence with which readers check a miss.
+//! An arena: a tree of entries, the lock of its writers, and a sequence. With the sequence, readers check a lookup that
+//! finds no entry.
 
 pub(crate) mod arenas;
 pub(crate) mod covered;
@@ -21,51 +22,55 @@ use quire_sync::{CpuId, Mutex, MutexGuard, current_cpu};
 pub(super) type Entries<M> = Tree<Entry<M>, Nodes<M>, FAN_OUT>;
 pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
 
-/// The weight of a turn: a writer that comes three times before another CPU's hinders no other CPU.
+/// The amount by which `turns` grows for a writer on another CPU than the last one. A writer on the same CPU lowers it
+/// by 1. So `turns` does not grow if each CPU writes five times in a row or more.
 const TURN: u32 = 4;
-/// CPUs take turns, where they have done so this often of late.
+/// CPUs count as alternating writers after about this number of recent alternations.
 #[cfg(not(any(test, loom, shuttle)))]
 const TURNS: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`] decides its addresses. It has lines of its own, and faults read the first: a
-/// fault that finds an entry reads the tree's root and nothing else of the arena.
+/// [`arenas`] decides which addresses belong to it. An arena has cache lines of its own. A fault that finds an entry
+/// reads only the first of these lines, which has the tree's root.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
-    // The writer's lines from here, and those of the tree above but its first.
-    /// Odd while the tree is being changed: a miss counts only where the same even value stood before and after it.
+    // Writers write the cache lines from here on, and all cache lines of `entries` except its first.
+    /// Odd while the tree is being changed. A lookup that finds no entry is valid only if it reads the same even value
+    /// before and after.
     sequence: AtomicU64,
-    /// Bytes that entries cover, and as what.
+    /// Bytes that entries cover, by class.
     covered: Counts,
-    /// The most bytes of entries ever, or since [`Arena::forget_peak`]. As `covered`.
+    /// The most bytes that entries covered since the arena was made, or since [`Arena::forget_peak`]. Only the writer
+    /// writes it.
     peak: AtomicU64,
-    /// The addresses that it may have.
+    /// The addresses that the arena may have.
     bounds: VirtRange,
     writer: Mutex<WriterState>,
 }
 
-/// The state of writers only.
+/// The part of an arena's state that only writers use.
 pub(super) struct WriterState {
     pub(super) owner: Owner,
-    /// The CPU of the writer before.
+    /// The CPU of the last writer.
     last: CpuId,
-    /// Grows where a writer is on another CPU than the one before, and falls where it is on the same.
+    /// Grows by [`TURN`] if a writer is on another CPU than the last one, and falls by 1 otherwise.
     turns: u32,
-    /// Table pages there were found empty last. They are pruned when the next ones are found empty. So a program that
-    /// maps and unmaps in one place does not pay for a table page each time, and at most one idle stretch is kept.
+    /// The range whose table pages were found empty last. A writer frees these table pages only when it finds others
+    /// empty. So a program that maps and unmaps in one place does not free and allocate a table page each time. At most
+    /// one range of empty table pages is kept.
     idle: Option<VirtRange>,
-    /// The bytes that [`CommitCharge`](super::CommitCharge) has of the arena.
+    /// The arena's bytes that were posted to the [`CommitCharge`](super::CommitCharge).
     posted: u64,
-    /// When the entries and their chains are checked next, and the leaves.
+    /// When the entries and their chains are checked next. `leaves_due` says when the leaves are checked next.
     pub(super) entries_due: Due,
     pub(super) leaves_due: Due,
 }
 
-/// The one writer of an arena. Its holder may sleep. If the check level says so, the map is checked when it is dropped
-/// (`check`).
+/// The exclusive right to change an arena, by its sleeping lock. The holder may sleep. A drop checks the map, if the
+/// check level demands it (`map/check.rs`).
 pub struct Writer<'a, M: Machine> {
     pub(super) space: &'a Space<M>,
     arena: &'a Arena<M>,
@@ -97,13 +102,14 @@ impl<M: Machine> Arena<M> {
         self.bounds
     }
 
-    /// The writer, if there is none now. `space`: whose arena it is. May sleep where readers hold the epoch back.
+    /// Acquires the writer. Returns `None` if another thread holds it. `space` owns the arena. May sleep to let the
+    /// epoch advance, if much memory waits for readers.
     pub(super) fn try_write<'a>(&'a self, space: &'a Space<M>) -> Option<Writer<'a, M>> {
         space.vm().epoch().push_back();
         self.writer.try_lock().map(|kept| Writer::new(space, self, kept))
     }
 
-    /// Sleeps until no other writer is left. `space`: whose arena it is.
+    /// Acquires the writer; sleeps while another thread holds it. `space` owns the arena.
     pub(super) fn write<'a>(&'a self, space: &'a Space<M>) -> Writer<'a, M> {
         space.vm().epoch().push_back();
         Writer::new(space, self, self.writer.lock())
@@ -111,7 +117,7 @@ impl<M: Machine> Arena<M> {
 
     #[inline]
     pub(super) fn lookup<'p>(&self, va: u64, _pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
-        // SAFETY: pinned; what the tree holds is retired through the epoch.
+        // SAFETY: the caller is pinned, and an entry that leaves the tree is retired through the epoch.
         unsafe { self.entries.get(va).map(|item| &*item.value.as_ptr()) }
     }
 
@@ -126,7 +132,8 @@ impl<M: Machine> Arena<M> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Relies on C3: whether a miss that lies between `sequence` and this call may be believed.
+    /// Whether no writer changed the arena between the read of `sequence` and this call. If so, a lookup in between
+    /// that found no entry was right (relies on C3).
     #[inline]
     pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -153,11 +160,11 @@ impl<M: Machine> Arena<M> {
         self.peak.load(Ordering::Relaxed)
     }
     /// # Requires
-    /// The caller holds the arena's lock, and has kept the old peak elsewhere.
+    /// The caller holds the arena's lock, and has saved the old peak elsewhere.
     pub(super) fn forget_peak(&self) {
         self.peak.store(0, Ordering::Relaxed);
     }
-    /// Leaves and inner nodes of its tree.
+    /// The numbers of leaves and of inner nodes of the arena's tree.
     pub(super) fn nodes(&self, _pin: &Pinned<'_>) -> [u64; 2] {
         // SAFETY: the caller is pinned in the epoch of the space's system.
         unsafe { self.entries.nodes() }
@@ -166,18 +173,18 @@ impl<M: Machine> Arena<M> {
         self.entries.len()
     }
 
-    /// All entries, ascending, without the writer's lock.
+    /// All entries in ascending order, read without the writer's lock.
     ///
     /// # Safety
     /// The caller alone can reach the arena.
     pub(super) unsafe fn all_at_last(&self) -> impl Iterator<Item = &Entry<M>> {
-        // SAFETY: by this function's contract nothing changes in the tree, and what it holds is there.
+        // SAFETY: by this function's contract no other thread changes the tree, so its nodes and entries stay alive.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.entries.cursor(0) };
         // SAFETY: the tree holds live entries, and by this function's contract no other thread can retire one.
         cursor.map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// As [`Writer::prepare`], for all of an arena that no other thread can reach yet.
+    /// Prepares the first entries of an arena that no other thread can reach yet. Otherwise like [`Writer::prepare`].
     pub(super) fn prepare_first(
         &mut self,
         count: usize,
@@ -187,7 +194,8 @@ impl<M: Machine> Arena<M> {
         self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
     }
 
-    /// As [`Writer::charge_commit`], for the first entries of an arena that no other thread can reach yet.
+    /// Charges `bytes` for the first entries of an arena that no other thread can reach yet. Returns false if the limit
+    /// of the commit charge would be exceeded.
     pub(super) fn charge_commit_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
         let commit_charge = vm.map_memory().commit_charge();
         if commit_charge.is_limited() {
@@ -201,7 +209,7 @@ impl<M: Machine> Arena<M> {
         true
     }
 
-    /// Takes the whole charge of the arena back, at its end.
+    /// Takes back the whole commit charge of the arena, when the arena is freed.
     pub(super) fn drop_commit(&mut self, vm: &Maps<M>) {
         let posted = core::mem::take(&mut self.writer.get_mut().posted);
         if posted != 0 {
@@ -209,7 +217,7 @@ impl<M: Machine> Arena<M> {
         }
     }
 
-    /// As [`Writer::commit`], for the change from [`prepare_first`](Self::prepare_first).
+    /// Publishes the change that [`prepare_first`](Self::prepare_first) returned, like [`Writer::commit`].
     pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);
@@ -217,7 +225,7 @@ impl<M: Machine> Arena<M> {
         kept.note_updates(1);
     }
 
-    /// The tree's nodes, freed at once.
+    /// Frees the tree's nodes at once, without the epoch.
     ///
     /// # Safety
     /// The caller alone can reach the arena.
@@ -244,19 +252,18 @@ impl WriterState {
     }
 }
 
-/// Bytes of the pages in memory of files and shared mappings.
+/// Bytes of resident pages of files and of shared memory.
 fn shared<M: Machine>(vm: &Maps<M>) -> u64 {
     vm.stats().shared_pages() * PAGE_SIZE
 }
 
-/// As the tree takes them.
+/// The entries as items of the tree.
 ///
 /// # Requires
-/// The entries are not published yet, or stay.
+/// The entries are not published yet, or the caller keeps them from being retired.
 fn items<M: Machine>(entries: impl Iterator<Item = NonNull<Entry<M>>>) -> impl Iterator<Item = Item<Entry<M>>> {
     entries.map(|value| {
-        // SAFETY: entries that are not published yet, or that stay, are not retired: what this function requires of its
-        // caller.
+        // SAFETY: the entries are not retired, because this function requires that.
         let range = unsafe { value.as_ref() }.range();
         Item { start: range.start, end: range.end, value }
     })
@@ -268,8 +275,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         Writer { space, arena, kept }
     }
 
-    /// Whether CPUs take turns as writers. None of them may ever wait for another, but the lines go to and fro all the
-    /// same. After a `true` the count begins at 0 again.
+    /// Whether CPUs alternate as writers. Then the arena's cache lines move between the CPUs, even if no writer ever
+    /// waits for another. After a `true` the count begins at 0 again.
     #[inline]
     pub(super) fn take_turns(&mut self) -> bool {
         let many = self.kept.turns > TURN * (TURNS - 1);
@@ -285,19 +292,22 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// The entry that covers `va`.
     pub(super) fn get(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: the writer is held, so entries in the tree stay; callers let go of entries before they replace them.
+        // SAFETY: the writer is held, so entries in the tree stay; callers drop the references to entries before they
+        // replace them.
         unsafe { self.arena.entries.get(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The last entry that starts before `va`.
     pub(super) fn before(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: the writer is held, so entries in the tree stay; callers let go of an entry before they replace it.
+        // SAFETY: the writer is held, so entries in the tree stay; callers drop the reference to an entry before they
+        // replace it.
         unsafe { self.arena.entries.before(va).map(|item| &*item.value.as_ptr()) }
     }
 
     /// The first entry that ends after `va`.
     pub(super) fn next(&self, va: u64) -> Option<&'a Entry<M>> {
-        // SAFETY: the writer is held, so entries in the tree stay; callers let go of an entry before they replace it.
+        // SAFETY: the writer is held, so entries in the tree stay; callers drop the reference to an entry before they
+        // replace it.
         unsafe { self.arena.entries.next(va).map(|item| &*item.value.as_ptr()) }
     }
 
@@ -309,7 +319,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// The entries that end after `va`, ascending, and the entry before them if it is in the same leaf.
+    /// The entries that end after `va`, ascending, and the entry before the first of them, if both are in one leaf of
+    /// the tree.
     pub(super) fn around(&self, va: u64) -> (Option<&'a Entry<M>>, impl Iterator<Item = &'a Entry<M>> + use<'a, M>) {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(va) };
@@ -319,7 +330,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         (before, cursor.map(|item| unsafe { &*item.value.as_ptr() }))
     }
 
-    /// All entries, with the ranges under which the tree has them.
+    /// All entries, with the ranges that the tree stores for them.
     pub(super) fn items(&self) -> impl Iterator<Item = (VirtRange, &'a Entry<M>)> + use<'a, M> {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(0) };
@@ -327,7 +338,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         cursor.map(|i| (VirtRange { start: i.start, end: i.end }, unsafe { &*i.value.as_ptr() }))
     }
 
-    /// The lowest hole; see [`Tree::first_fit`].
+    /// The start of the lowest hole that fits; see [`Tree::first_fit`].
     pub(super) fn first_fit(&self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
         self.arena.entries.first_fit(&self.kept.owner, len, align, lo, hi)
     }
@@ -342,12 +353,13 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items(entries))
     }
 
-    /// Sets nodes aside for a removal that must not fail later.
+    /// Allocates tree nodes in advance, so that a removal that follows cannot fail for lack of memory.
     pub(super) fn set_nodes_aside(&mut self) -> Result<(), crate::OutOfMemory> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one swap. Relies on C3: misses next to it do not count. The bytes were counted before.
+    /// Publishes a change by one store. A concurrent lookup that finds no entry is repeated, because the sequence
+    /// changes (relies on C3). The caller has updated the counts of bytes before.
     pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
@@ -361,7 +373,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.note_updates(1);
     }
 
-    /// Replaces the entry with exactly this range, and the attributes `old`, by one store. Misses need no second look.
+    /// Replaces the entry that has the range of `entry`, and the attributes `old`, by one store. The sequence does not
+    /// change, because at any time a lookup finds the old or the new entry.
     ///
     /// # Panics
     /// If no entry has the range: a bug of the map.
@@ -375,15 +388,15 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.note_updates(1);
     }
 
-    /// Posts `more` bytes with these attributes before they are mapped, if there is a limit. They take the place of
-    /// `less` charged bytes. False if the limit forbids them.
+    /// If the commit charge has a limit, posts `more` bytes with attributes `a` before they are mapped. They replace
+    /// `less` bytes that are charged already. Returns false if the limit would be exceeded.
     pub(super) fn charge_commit(&mut self, more: u64, less: u64, a: &Attributes) -> bool {
         let vm = self.space.vm();
         let commit_charge = vm.map_memory().commit_charge();
         if !commit_charge.is_limited() || !Class::of(a).is_committed() {
             return true;
         }
-        // A step that is done again has posted them already.
+        // If this operation was begun again, its first attempt may have posted bytes already.
         let missing = (self.arena.covered.committed() + more).saturating_sub(self.kept.posted + less);
         if missing > 0 && !commit_charge.charge_commit(missing, shared(vm)) {
             return false;
@@ -392,12 +405,12 @@ impl<'a, M: Machine> Writer<'a, M> {
         true
     }
 
-    /// Takes over the posted bytes of `other`, whose entries this writer's arena gets.
+    /// Adds the posted bytes of `other` to this arena's, because the entries move to this arena.
     pub(super) fn take_over(&mut self, other: &mut Writer<'_, M>) {
         self.kept.posted += core::mem::take(&mut other.kept.posted);
     }
 
-    /// Posts the present bytes, at the end of the writer.
+    /// Posts the difference between the present bytes and the posted ones, when the writer is dropped.
     #[inline]
     pub(super) fn settle_commit(&mut self) {
         let now = self.arena.covered.committed();
@@ -407,14 +420,15 @@ impl<'a, M: Machine> Writer<'a, M> {
         }
     }
 
-    /// Counts leaves that a change cleared or weakened, or changes: the checker's cost is spread over these.
+    /// Counts `n` cleared or weakened leaves, or 1 for a change of entries. The checker runs once in a number of these
+    /// updates, to limit its cost.
     pub(super) fn note_updates(&mut self, n: u64) {
         self.kept.note_updates(n);
     }
 
-    /// Table pages in `emptied` hold no leaf any more: returns the range to prune now. If nothing is mapped in the
-    /// space any more, that is everything. (A writer in an arena of its own does not look at others; idle stretches
-    /// there are pruned when the arenas join.)
+    /// Notes that table pages in `emptied` have no leaf any more. Returns the range whose table pages the caller prunes
+    /// now. If the space has no entry any more, that is all of user space. (A writer of an arena other than the home
+    /// arena does not look at other arenas. The last empty table pages of its arena are pruned when the arenas join.)
     pub(super) fn idle_tables(&mut self, emptied: Option<VirtRange>, space: &Space<M>) -> Option<VirtRange> {
         let home = core::ptr::eq(self.arena, space.arenas.home());
         if home && self.arena.mapped() == 0 && space.mapped() == 0 {
@@ -435,7 +449,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     }
 }
 
-/// Doors for tests of the checker.
+/// Damage for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Writer<'_, M> {
     pub(super) fn corrupt_tree(&self, damage: super::tree::TreeError) {

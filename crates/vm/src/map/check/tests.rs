@@ -1,4 +1,5 @@
-//! Every structure of a map, made wrong on purpose in every way that the checker knows, is noticed, and named.
+//! Tests of the checker. Each structure of a map is damaged in every way that the checker knows, and the checker must
+//! name the damage.
 
 use super::super::tree::TreeError;
 use super::super::{Attributes, MapRequest, Placement, Space, SpaceRef, Tag};
@@ -15,7 +16,7 @@ use core::ptr::NonNull;
 type M = TestMachine;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// Where things are.
+/// The first page numbers of the mappings of [`World`].
 const SINGLE: u64 = 0;
 const SHARED: u64 = 200;
 const PRIVATE: u64 = 300;
@@ -24,21 +25,21 @@ const HOLE: u64 = 500;
 
 struct World {
     space: SpaceRef<M>,
-    /// Keeps layers behind the fronts.
+    /// A child of `space`, so that layers behind the fronts are kept.
     child: SpaceRef<M>,
     shared: ObjectRef<M>,
     other: ObjectRef<M>,
 }
 
 impl World {
-    /// A space with all kinds of mappings, in order.
+    /// An undamaged space with all kinds of mappings.
     fn new() -> World {
         quire_sync::hooks::threads::set_cpu(0);
         let vm = Box::leak(Box::new(boot(4096, 1))).vm;
         vm.set_check_level(Level::Never);
         let space = Space::new(vm).unwrap();
         let request = |first, pages| MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE);
-        // Enough entries for a tree of two levels.
+        // These are enough entries for a tree of two levels.
         for n in 0..40 {
             space.map(&request(SINGLE + 2 * n, 1)).unwrap();
         }
@@ -88,8 +89,8 @@ impl World {
         let _flushed = owed.discharge();
     }
 
-    /// The checker's result for the space, and for its objects if the space is right. The broken world is leaked, not
-    /// taken apart.
+    /// The checker's result for the space, and for its objects if the space is undamaged. The damaged world is leaked,
+    /// because it cannot be destroyed.
     fn verdict(self) -> Result<(), Broken> {
         let result = self.space.check(true);
         let result = result.and_then(|()| self.shared.check(true).and(self.other.check(true)).map(drop));
@@ -145,7 +146,7 @@ fn the_check_finds_a_writable_leaf_in_a_read_only_entry() {
 #[test]
 fn an_entry_with_rights_against_its_kind_is_noticed() {
     let w = World::new();
-    // SAFETY: the entry is in the tree, and no other thread knows the space.
+    // SAFETY: the entry is in the tree, and no other thread uses the space.
     unsafe { Entry::corrupt_rights(w.writer().pointer(page(SHARED)), Prot::READ) };
     assert_eq!(w.verdict(), Err(Broken::Rights(page(SHARED))));
 }
@@ -154,7 +155,7 @@ fn an_entry_with_rights_against_its_kind_is_noticed() {
 fn a_chain_that_leads_to_another_spaces_backing_is_noticed() {
     let w = World::new();
     let theirs = NonNull::from(w.child.keep_writers_out(page(0)).get(page(PRIVATE)).unwrap().front());
-    // SAFETY: fronts are in published entries, and the test takes neither space apart before the verdict.
+    // SAFETY: fronts are in published entries, and the test destroys neither space before the verdict.
     unsafe { w.front(PRIVATE).as_ref() }.corrupt_behind(theirs.as_ptr());
     assert_eq!(w.verdict(), Err(Broken::Chain(page(PRIVATE))));
 }
@@ -231,7 +232,7 @@ fn an_object_without_references_or_of_a_wrong_size_is_noticed() {
     w.shared.corrupt_references();
     assert_eq!(w.verdict(), Err(Broken::References(0)));
     let w = World::new();
-    // SAFETY: the front is in a published entry, and the world is never taken apart.
+    // SAFETY: the front is in a published entry, and the world is never destroyed.
     let front = unsafe { w.front(PRIVATE).as_ref() };
     let object = front.object().unwrap();
     object.corrupt_size();
@@ -261,7 +262,7 @@ fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
 #[test]
 fn the_check_of_a_busy_map_finds_a_wrong_private_bitmap() {
     let w = World::new();
-    // SAFETY: the front is in a published entry, and the world is never taken apart.
+    // SAFETY: the front is in a published entry, and the world is never destroyed.
     let behind = unsafe { w.front(PRIVATE).as_ref() }.behind().unwrap();
     {
         let pin = w.space.vm().epoch().pin();
@@ -280,10 +281,10 @@ fn a_page_that_says_it_is_another_is_noticed() {
         assert!(p.try_busy(p.state().generation()));
         p.rename(p.object(), p.index() + 1);
         vm.unbusy(p);
-        // SAFETY: the front is in a published entry, and the world is never taken apart.
+        // SAFETY: the front is in a published entry, and the world is never destroyed.
         let object = unsafe { w.front(PRIVATE).as_ref() }.object().unwrap();
         assert_eq!(object.check_pages(0..KEYS, quiet), Err(Broken::Identity(0)));
-        // The leaf is checked first; to a fault the page is where it was.
+        // The checker may find the leaf first, because the page does not have the identity of its slot any more.
         assert!(matches!(w.space.check(quiet), Err(Broken::LeafFrame(_) | Broken::Identity(0))));
         core::mem::forget(w);
     }

@@ -1,4 +1,5 @@
-//! Entries: a map's record of a range. Immutable once published; replaced, never edited.
+//! Entries. An entry describes a mapped range. A published entry is immutable: a writer replaces it, and never edits
+//! it.
 
 pub(crate) mod piece;
 pub(crate) mod wired;
@@ -17,29 +18,31 @@ use quire_sync::epoch::Retired;
 use quire_sync::record;
 
 bitflags::bitflags! {
-    /// The kind of mapping that an entry is.
+    /// The kind of an entry's mapping.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u16 {
-        /// Stores go to the object itself, and every mapping of it sees them.
+        /// Stores go to the object itself, so that every mapping of the object sees them.
         const SHARED = 1;
         /// A fault below the entry extends it downward (a stack).
         const GROWS_DOWN = 2;
-        /// The front backing is not this mapping's alone (a file, or a layer shared since a fork). A new front is put
-        /// before it before the first store is allowed. An entry with this flag never allows stores.
+        /// The front backing (the first of the chain) does not belong to this mapping alone. It is a file, or a layer
+        /// shared since a fork. An entry with this flag never allows stores. A change that allows them first puts a new
+        /// front before it.
         const NEEDS_FRONT = 4;
-        /// A fork leaves it out.
+        /// A fork leaves the range out of the child.
         const DONT_FORK = 8;
-        /// A fork gives the child fresh, empty memory in its place.
+        /// A fork gives the child new, zero-filled memory in place of the range.
         const WIPE_ON_FORK = 16;
         /// The entry's pages stay resident ([`Wire`](super::Wire)).
         const WIRED = 32;
-        /// With `WIRED`: from the first use on; nothing is made resident before.
+        /// Together with `WIRED`: a page stays resident from its first use on. No page is made resident before.
         const WIRED_ON_FAULT = 64;
-        /// Private, with a file at the end of the chain: nothing beyond the file's end can be reached, copied or not.
+        /// A private mapping with a file at the end of its chain. An access beyond the file's end fails, even if the
+        /// page was copied before.
         const FILE = 128;
         /// The range stays mapped with its protection until the space ends ([`Space::seal`](super::Space::seal)).
         const SEALED = 256;
-        /// A dump of the memory leaves it out.
+        /// A core dump leaves the range out.
         const DONT_DUMP = 512;
     }
 }
@@ -48,10 +51,10 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Tag {
-    /// Nothing special.
+    /// No special purpose.
     #[default]
     None,
-    /// The heap that `brk` moves the end of.
+    /// The heap, whose end `brk` moves.
     Heap,
     /// The first thread's stack.
     Stack,
@@ -61,14 +64,15 @@ pub enum Tag {
     Vvar,
 }
 
-/// A map's record of a range; see the module.
+/// The description of a mapped range; see the module.
 #[repr(C)]
 pub struct Entry<M: Machine> {
-    /// Must be first: the epoch hands it back.
+    /// Must be the first field, because the epoch passes its address to the function that frees the entry.
     retired: Retired,
     vm: &'static Maps<M>,
-    /// The front backing: the newest layer of the chain, which belongs to the newest entry that has it. In an
-    /// unpublished entry this is first the old entry whose chain it will take or copy.
+    /// The front backing: the newest layer of the chain. If a chain passes from an old entry to a new one, it belongs
+    /// to the new one. In an unpublished entry this field first points to the old entry whose chain the new one will
+    /// take over or copy.
     front: Cell<*const ()>,
     range: VirtRange,
     prot: Prot,
@@ -77,11 +81,12 @@ pub struct Entry<M: Machine> {
     tag: Tag,
     /// [`STALE`] and [`NO_STORES`].
     state: AtomicU8,
-    /// The writer's: how the chain comes about, while the entry is not published.
+    /// How an unpublished entry gets its chain. Only the writer uses it.
     pub(super) how: Cell<How>,
-    /// The writer's: what it will do, or has done, with the chain.
+    /// Notes of the writer on the chain. Only the writer uses them.
     notes: Cell<Notes>,
-    /// The writer's: the next entry of a list, of new entries before they are published, of marked ones later.
+    /// The next entry on a list of the writer: of new entries before their publication, or of entries marked stale.
+    /// Only the writer uses it.
     pub(super) link: Cell<*const Entry<M>>,
     _front: PhantomData<*const Backing<M>>,
 }
@@ -92,21 +97,21 @@ quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
     retired: 0, vm: 16, front: 24, range: 32, prot: 48, flags: 50, state: 53,
 });
 
-/// Relies on C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults
-/// under the lock of the table page.
+/// A writer has begun to replace the entry. The writer sets the bit before it touches any PTE of the range. Faults
+/// check it under the lock of the table page (relies on C3).
 const STALE: u8 = 1;
-/// No leaf of the range allows stores: a fork has taken them away, and no fault has come since. A fault clears the bit
-/// before it enters a leaf, which it can only while the entry is not stale. So a writer learns from the value that its
-/// stale mark replaced.
+/// No leaf of the range allows stores: a fork has write-protected them, and no fault has entered one since. A fault
+/// clears the bit before it enters a leaf, and can do so only while the entry is not stale. So the bit does not change
+/// while the entry is stale, and a writer can rely on it.
 const NO_STORES: u8 = 2;
 
 bitflags::bitflags! {
-    /// A writer's notes on the chain of an entry.
+    /// A writer's notes on an entry's chain.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(super) struct Notes: u8 {
-        /// Of a new entry: an untouched front goes before its chain.
+        /// On a new entry: its chain gets a new, empty front.
         const ADD_FRONT = 1;
-        /// Of an old entry: a successor has taken its chain over.
+        /// On an old entry: a new entry has taken over its chain.
         const CHAIN_TAKEN = 2;
     }
 }
@@ -114,22 +119,23 @@ bitflags::bitflags! {
 /// How a new entry gets its chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// Empty private memory is made for it.
+    /// The entry gets new private, zero-filled memory.
     Empty,
-    /// The entry shows the update's object.
+    /// The entry maps the object that the operation passed to the update.
     Object,
-    /// The entry takes over the chain of its origin, which goes.
+    /// The entry takes over the whole chain of its origin, which is removed.
     Taken,
-    /// The entry gets a copy of its part of its origin's chain.
+    /// The entry gets a copy of the origin's chain, for the entry's range only.
     Copied,
-    /// As `Copied`, with room to grow.
+    /// The entry gets a copy of the origin's chain. The copied front covers more addresses than the entry, so that the
+    /// mapping can grow.
     Grown,
-    /// The entry gets a copy of the last layer, a file, of its origin's chain.
+    /// The entry gets a copy of the last layer of its origin's chain, which is a file.
     Tail,
 }
 
-// SAFETY: readers look only at fields that are immutable once published, or atomic (`state`); the cells are the one
-// writer's.
+// SAFETY: readers use only fields that are immutable once published, and `state`, which is atomic. Only the arena's one
+// writer uses the cells.
 unsafe impl<M: Machine> Send for Entry<M> {}
 // SAFETY: readers load `state` and fields that stay as they are once published; the cells are set by the arena's one
 // writer.
@@ -140,21 +146,22 @@ unsafe impl<M: Machine> Sync for Entry<M> {}
 pub struct Attributes {
     /// The allowed accesses.
     pub prot: Prot,
-    /// The most that `protect` may allow.
+    /// The accesses that `protect` may allow at most.
     pub max_prot: Prot,
     /// The kind of mapping.
     pub flags: Flags,
-    /// Its purpose.
+    /// The purpose of the range.
     pub tag: Tag,
 }
 
 impl Attributes {
-    /// Whether stores through it go to the object, now or after a change of its protection.
+    /// Whether stores through the entry can change the object, now or after a change of the protection.
     pub(super) fn may_store(&self) -> bool {
         self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
     }
 
-    /// These attributes for an adjoining range of empty memory, whose front is its own.
+    /// Returns these attributes, adapted to an adjoining range of new private memory, which has a front of its own and
+    /// no file.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
     }
@@ -180,7 +187,7 @@ impl<M: Machine> Entry<M> {
         }
     }
 
-    /// The addresses that it describes.
+    /// The addresses of the entry.
     #[inline(always)]
     pub(crate) fn range(&self) -> VirtRange {
         record::read(&self.range);
@@ -198,7 +205,7 @@ impl<M: Machine> Entry<M> {
         record::read(&self.flags);
         self.flags
     }
-    /// Whether stores go to the object itself.
+    /// Whether stores go to the object itself (a shared mapping).
     #[inline(always)]
     pub(crate) fn shared(&self) -> bool {
         self.flags().contains(Flags::SHARED)
@@ -207,18 +214,18 @@ impl<M: Machine> Entry<M> {
     pub(crate) fn attributes(&self) -> Attributes {
         Attributes { prot: self.prot, max_prot: self.max_prot, flags: self.flags, tag: self.tag }
     }
-    /// The newest layer.
+    /// The newest layer of the chain.
     #[inline(always)]
     pub fn front(&self) -> &Backing<M> {
         record::read(&self.front);
-        // SAFETY: set before the entry was published. The chain outlives the entry: backings are retired through the
-        // epoch after the entry that has them is unreachable.
+        // SAFETY: `front` was set before the entry was published. The chain outlives the entry: backings are retired
+        // through the epoch only after their entry is unreachable.
         unsafe { &*self.front.get().cast() }
     }
-    /// The old entry that an unpublished one's chain comes from.
+    /// The old entry from which this unpublished entry gets its chain.
     ///
     /// # Safety
-    /// The entry was made with one, is not published, and has no chain yet.
+    /// The entry was made with an origin, is not published, and has no chain yet.
     pub(super) unsafe fn origin<'a>(&self) -> &'a Entry<M> {
         // SAFETY: by this function's contract; old entries are retired after the new ones are published.
         unsafe { &*self.front.get().cast() }
@@ -241,15 +248,16 @@ impl<M: Machine> Entry<M> {
         self.notes.get().contains(note)
     }
 
-    /// Whether a writer has begun to replace the entry. Decisive only under the lock of the table page that covers the
-    /// address (relies on C3); elsewhere a hint to begin again.
+    /// Whether a writer has begun to replace the entry. The answer is reliable only under the lock of the table page
+    /// that covers the address (relies on C3). Without that lock it is a hint.
     #[inline(always)]
     pub(crate) fn is_stale(&self) -> bool {
         self.state.load(Ordering::Acquire) & STALE != 0
     }
 
-    /// Whether a fault may enter leaves of the entry, as far as its writers go: it is not stale. Takes off the mark for
-    /// no stores. Decisive under the lock of the table page that covers the address; elsewhere a hint to begin again.
+    /// Whether a fault may enter leaves of the entry, because the entry is not stale. If so, clears [`NO_STORES`]. The
+    /// answer is reliable only under the lock of the table page that covers the address. Without that lock it is a
+    /// hint.
     #[inline(always)]
     pub(crate) fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
@@ -266,31 +274,32 @@ impl<M: Machine> Entry<M> {
             return !stale;
         }
         let taken_off = self.state.compare_exchange(NO_STORES, 0, Ordering::AcqRel, Ordering::Acquire);
-        // Another fault of the same entry may have been first.
+        // `Err(0)` means that another fault of the same entry cleared the bit first.
         matches!(taken_off, Ok(_) | Err(0))
     }
 
-    /// Relies on C3: before any PTE of the range is touched. The writer fences once after all its marks.
+    /// Marks the entry stale, before the writer touches any PTE of the range (relies on C3). The writer issues one
+    /// fence after all its marks.
     pub(super) fn mark_stale(&self) {
         self.state.store(STALE, Ordering::Release);
     }
 
-    /// As [`mark_stale`](Self::mark_stale), but keeps the mark for no stores.
+    /// As [`mark_stale`](Self::mark_stale), but keeps [`NO_STORES`].
     pub(super) fn mark_stale_for_fork(&self) {
         self.state.fetch_or(STALE, Ordering::AcqRel);
     }
 
-    /// Takes the mark back where the entry stays after all.
+    /// Clears the stale mark of an entry that is not replaced after all.
     pub(super) fn unmark_stale(&self) {
-        // No other thread changes it while it is stale.
+        // No other thread changes `state` while the entry is stale.
         self.state.store(self.state.load(Ordering::Relaxed) & !STALE, Ordering::Release);
     }
 
     /// Whether no leaf of the range allows stores. False means unknown.
     ///
     /// # Requires
-    /// The entry is marked by [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that
-    /// matter is locked, and its arena's writer held.
+    /// [`mark_stale_for_fork`](Self::mark_stale_for_fork) has marked the entry. Or the caller holds the writer of the
+    /// entry's arena, and the lock of the table page that has the leaves in question.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }
@@ -298,15 +307,16 @@ impl<M: Machine> Entry<M> {
     /// Sets the mark that no leaf allows stores.
     ///
     /// # Requires
-    /// The entry is not published, or marked, and its leaves are weakened before the mark goes.
+    /// The entry is not published. Or it is stale, and its leaves lose the right to store before the stale mark is
+    /// cleared.
     pub(super) fn note_no_stores(&self) {
         self.state.store(self.state.load(Ordering::Relaxed) | NO_STORES, Ordering::Relaxed);
     }
 
-    /// Makes the rights wrong, for tests of the checker.
+    /// Makes the entry's maximal rights wrong, for tests of the checker.
     ///
     /// # Safety
-    /// No other thread reads the entry meanwhile.
+    /// No other thread reads the entry during the call.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) unsafe fn corrupt_rights(entry: NonNull<Entry<M>>, max_prot: Prot) {
         // SAFETY: by this function's contract.
@@ -316,7 +326,7 @@ impl<M: Machine> Entry<M> {
     /// Retires an entry that readers may still hold. The caller disposes of its chain.
     ///
     /// # Safety
-    /// No new reader can reach it, and it is given up once.
+    /// No new reader can reach the entry, and it is retired once.
     pub(super) unsafe fn retire(entry: NonNull<Entry<M>>) {
         unsafe fn free<M: Machine>(retired: *mut Retired) {
             // SAFETY: `retired` is an entry's first field; no reader is left.
@@ -334,7 +344,7 @@ impl<M: Machine> Entry<M> {
     }
 }
 
-/// Entries that are not published yet, ascending. Dropped, it frees them (they have no chains yet).
+/// A list of entries that are not published yet, in ascending order. A drop frees them; they have no chains yet.
 pub(super) struct NewEntries<M: Machine> {
     vm: &'static Maps<M>,
     first: *const Entry<M>,
@@ -358,8 +368,8 @@ impl<M: Machine> NewEntries<M> {
         if self.last.is_null() {
             self.first = entry.as_ptr();
         } else {
-            // SAFETY: `last` is on this list, whose entries are freed only when it is dropped before they are
-            // published.
+            // SAFETY: `last` is on this list. The list frees its entries only when it is dropped before their
+            // publication.
             unsafe { (*self.last).link.set(entry.as_ptr()) };
         }
         self.last = entry.as_ptr();
@@ -375,14 +385,14 @@ impl<M: Machine> NewEntries<M> {
         let mut at = self.first;
         core::iter::from_fn(move || {
             let entry = NonNull::new(at.cast_mut())?;
-            // SAFETY: the entry is on the list: it is not published, and is freed only by the list's `drop`, after this
+            // SAFETY: the entry is on the list, so it is not published. Only the list's `drop` frees it, after this
             // step.
             at = unsafe { entry.as_ref() }.link.get();
             Some(entry)
         })
     }
 
-    /// From now on they belong to the tree.
+    /// Empties the list, because the entries belong to the tree now.
     pub fn published(&mut self) {
         (self.first, self.last) = (ptr::null(), ptr::null());
     }
@@ -391,7 +401,8 @@ impl<M: Machine> NewEntries<M> {
 impl<M: Machine> Drop for NewEntries<M> {
     fn drop(&mut self) {
         for entry in self.iter() {
-            // SAFETY: never published, and ours. (The iterator has read the link already.)
+            // SAFETY: the entries were never published, and this list alone refers to them. (The iterator has already
+            // read the link.)
             unsafe { self.vm.map_memory().entries.free(self.vm, entry) };
         }
     }

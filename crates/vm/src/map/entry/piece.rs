@@ -1,4 +1,4 @@
-//! Pieces: the parts that replace a range in a map change, and when two of them are joined.
+//! Pieces: the parts that replace a range in a map change, and the rules by which adjoining pieces are joined.
 
 use crate::machine::Machine;
 use crate::map::entry::{Attributes, Entry, Flags};
@@ -7,32 +7,34 @@ use crate::object::backing::Backing;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;
 
-/// Addresses beyond a private mapping that its front backing covers in advance, so that the mapping can grow by a new
-/// entry alone. They cost nothing; no page is ever kept there (a front that was clipped has none of them).
+/// The number of bytes beyond a private mapping that its front backing (the first of its chain) covers. So the mapping
+/// can grow without a new backing. The additional bytes cost nothing, because they have no page. (A front that was
+/// clipped does not cover them.)
 const ROOM: u64 = 1 << 30;
 
-/// A stack's front covers at least this much, downward: 64 pages are one node of its object's index.
+/// The least number of bytes that a stack's front (the first backing of its chain) covers, downwards. These 64 pages
+/// fill one node of its object's index.
 pub(in crate::map) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
-/// A part of the row that replaces a range.
+/// One part of the row of pieces that replaces a range.
 pub(in crate::map) struct Piece<'s, M: Machine> {
     pub range: VirtRange,
     pub attributes: Attributes,
-    /// Where its chain comes from.
+    /// The source of the piece's chain.
     pub from: ChainSource<'s, M>,
-    /// A new, untouched front goes before that chain.
+    /// Whether a new, empty front is put before that chain.
     pub add_front: bool,
-    /// Empty memory was joined to it: it will probably grow again.
+    /// Whether empty memory was joined to the piece, so that it will probably grow again.
     pub grown: bool,
 }
 
-/// Where a piece's chain comes from.
+/// The source of a piece's chain.
 pub(in crate::map) enum ChainSource<'s, M: Machine> {
-    /// This entry's chain there (or, in an update that moves, at the old place).
+    /// This entry's chain at the piece's addresses (in an update that moves a mapping, at the old addresses).
     Entry(&'s Entry<M>),
-    /// Private, empty memory.
+    /// New private, zero-filled memory.
     Empty,
-    /// The update's object.
+    /// The object that the operation passed to the update.
     Object,
     /// The file at the end of this entry's chain.
     Tail(&'s Entry<M>),
@@ -59,7 +61,7 @@ impl<'s, M: Machine> Piece<'s, M> {
     pub fn without_private_layers(entry: &'s Entry<M>, range: VirtRange) -> Self {
         let mut a = entry.attributes();
         if layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private())) {
-            // The file itself allows no stores.
+            // The chain is the file alone, which allows no stores, so it needs a new front.
             Piece { add_front: !a.flags.contains(Flags::NEEDS_FRONT), ..Self::new(range, a, ChainSource::Tail(entry)) }
         } else {
             a.flags -= Flags::NEEDS_FRONT;
@@ -72,8 +74,8 @@ impl<'s, M: Machine> Piece<'s, M> {
     }
 }
 
-/// Whether `p`, private and anonymous, can grow over the empty memory `next`. A page that is not in `p`'s chain is zero
-/// there, and no other mapping has its front.
+/// Whether the private anonymous piece `p` can grow over the empty memory `next`. The chain of `p` must have no page at
+/// the addresses of `next`, so that the memory is zero. And no other mapping may have the front of `p`.
 pub(in crate::map) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
     let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
     let empty = match next.from {
@@ -86,8 +88,9 @@ pub(in crate::map) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, m
         && match p.from {
             ChainSource::Empty => true,
             ChainSource::Entry(e) => {
-                // Pages of the front's object could lie where it would grow to. They could be the entry's own, of which
-                // a part gives way. Or other fronts may show them (it was clipped, and that part moved away).
+                // The front's object must have no pages at the addresses of `next`. If `p` is only a part of the entry,
+                // the object could have pages of the rest of the entry. If the entry was clipped and a part was moved,
+                // the object could have pages that other fronts map.
                 p.range.end.wrapping_add(moved) >= e.range().end
                     && e.front().object().is_none_or(|o| o.is_alone())
                     && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
@@ -96,7 +99,8 @@ pub(in crate::map) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, m
         }
 }
 
-/// Whether each layer of `next` continues where the same layer of `p` ends, so that one chain can show both.
+/// Whether each layer of `next` begins in its object where the same layer of `p` ends, so that one chain can serve
+/// both.
 pub(in crate::map) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
     let (ChainSource::Entry(a), ChainSource::Entry(b)) = (p.from, next.from) else { return false };
     let (mut left, mut right) = (layers(a.front()), layers(b.front()));
@@ -110,7 +114,8 @@ pub(in crate::map) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M
                     (Some(lo), Some(ro)) => ptr::eq(lo, ro) && origin_of(l) == origin_of(r),
                     _ => false,
                 };
-                // A copy of the left chain must show all of the right one. The front and a file grow to its range.
+                // A copy of the left chain must cover all of the right piece. The copy extends the front and a file to
+                // the end of the right piece. Any other layer must reach that end already.
                 let reaches = front || l.object().is_none_or(|o| !o.is_private()) || l.range().end >= next.range.end;
                 if !same || !reaches {
                     return false;
@@ -122,7 +127,7 @@ pub(in crate::map) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M
     }
 }
 
-/// The address at which a layer would show page 0 of its object.
+/// The address at which a layer would map page 0 of its object.
 fn origin_of<M: Machine>(b: &Backing<M>) -> u64 {
     b.range().start.wrapping_sub(b.offset() << PAGE_SHIFT)
 }
@@ -131,7 +136,8 @@ pub(crate) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Ba
     core::iter::successors(Some(front), |b| b.behind())
 }
 
-/// The range that the front of private memory over `range` covers: with room to grow where it may.
+/// The range that the front (the chain's first layer) of private memory over `range` covers. It includes room to grow:
+/// downwards for a stack, else upwards. `stack` is the least length of a stack's front, in bytes.
 pub(in crate::map) fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
     if flags.contains(Flags::GROWS_DOWN) {
         let room = range.len().max(stack);

@@ -1,4 +1,4 @@
-//! The marks of wired ranges on entries and chains; the operation stands in [`ops::wire`](crate::map::ops::wire).
+//! The marks of wired ranges on entries and chains. The operation itself is in [`ops::wire`](crate::map::ops::wire).
 
 use crate::machine::Machine;
 use crate::map::entry::piece::layers;
@@ -11,9 +11,9 @@ pub enum Wire {
     /// The range's pages may be paged out.
     #[default]
     No,
-    /// The range's pages are made resident, and stay.
+    /// The range's pages are made resident at once, and stay resident.
     Now,
-    /// The range's pages stay from their first use on.
+    /// Each page of the range stays resident from its first use on.
     OnFault,
 }
 
@@ -43,7 +43,8 @@ impl Attributes {
     }
 }
 
-/// Gives every layer of a chain its entry's mark. The chain is not published yet, or its entry is marked stale.
+/// Marks every layer of a chain as wired or not, as the entry's `flags` say. The chain is not published yet, or its
+/// entry is stale.
 pub(in crate::map) fn mark_chain<M: Machine>(front: &Backing<M>, flags: Flags) {
     for layer in layers(front) {
         layer.set_wired(flags.contains(Flags::WIRED));

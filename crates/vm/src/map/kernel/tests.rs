@@ -11,7 +11,7 @@ fn map(b: &Boot) -> &'static KernelMap<TestMachine> {
 
 fn free(b: &Boot) -> u64 {
     b.vm.epoch().drain();
-    // SAFETY: the caches are those of `b.vm`, which they are given.
+    // SAFETY: the caches belong to `b.vm`, which is passed to them.
     b.vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(b.vm) });
     b.vm.frames().free()
 }
@@ -84,7 +84,7 @@ fn stacks_put_by_above_the_limit_go_when_interrupts_are_on() {
     map.stock().unwrap();
     map.settle();
     assert_eq!(map.len(), KEEP);
-    // All are used again.
+    // All idle stacks can be used again.
     let again: Vec<_> = std::iter::from_fn(|| map.last_stack()).collect();
     assert_eq!(again.len(), KEEP);
 }
@@ -181,7 +181,7 @@ fn finding_room_between_many_stacks_visits_a_few_nodes() {
     let b = boot(6144, 1);
     let map = map(&b);
     let mut ranges: Vec<_> = (0..700).map(|_| map.buffer(PAGE_SIZE).unwrap()).collect();
-    // Every other one goes: 350 holes that are too small for a stack.
+    // Every second range is released, which leaves 350 holes that are too small for a stack.
     let mut n = 0;
     ranges.retain(|_| {
         n += 1;
@@ -214,7 +214,7 @@ fn the_addresses_of_idle_stacks_serve_other_ranges() {
     let map = map(&b);
     drop((0..KEEP / 2).map(|_| map.stack().unwrap()).collect::<Vec<_>>());
     assert_eq!(map.len(), KEEP / 2, "idle stacks are kept");
-    // One of them is set aside, with its guard.
+    // One idle stack stays set aside, with its guard.
     let all = KERNEL.len() - 2 * PAGE_SIZE - (STACK + PAGE_SIZE);
     assert_eq!(map.buffer(all).map(|r| r.range().len()), Ok(all));
 }

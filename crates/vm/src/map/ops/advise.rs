@@ -1,4 +1,4 @@
-//! Advice about ranges, and what it frees.
+//! Advice about ranges, and the memory that it frees.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -31,34 +31,37 @@ use quire_sync::trace::{EventKind, Span};
 /// A program's advice about a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// Nothing special; also for random and sequential use, which change nothing yet.
+    /// No special use expected. Also used for advice of random and sequential use, which has no effect yet.
     Normal,
-    /// The range is needed soon. Its pages in swap or with a pager are read now, as far as memory is not low, and
-    /// faults map them later. The caller waits for the reads. A failed read is no error.
+    /// The range is needed soon. Its pages in swap or at a pager are read now, unless memory is low. Faults map them
+    /// later. The caller waits for the reads. A failed read is no error.
     WillNeed,
-    /// The range's content is not needed. Private memory is as new at the next use: zeroes, or the file's content.
-    /// Shared memory and files stay, and faults map them again.
+    /// The range's content is not needed. The next use of private memory finds zeroes, or the file's content. Pages of
+    /// shared memory and of files stay in their objects, and faults map them again.
     DontNeed,
-    /// Of private anonymous memory only: the content may go at any time until the next store, and goes when memory is
-    /// short. Pages in swap go at once, because reading them would gain nothing. Pages that other spaces show stay.
+    /// Allowed for private anonymous memory only. Pageout may free the content without writing it, until the next
+    /// store. Pages in swap are freed at once, because a read would cost more than a page of zeroes. Pages that other
+    /// spaces also show are kept.
     Free,
-    /// The pages go from the shared object itself: a hole is punched.
+    /// The pages are removed from the shared object itself: a hole is punched.
     Remove,
-    /// The range is not needed soon: its pages are paged out, where that is possible, and come back when they are used.
-    /// Not pages that other spaces show.
+    /// The range is not needed soon. Its pages are paged out if possible, and are read back at their next use. Pages
+    /// that other spaces also show are kept.
     PageOut,
-    /// Made resident now, for loads; errors are reported.
+    /// The pages are made resident now, for loads. Errors are returned.
     PopulateRead,
-    /// Made resident now, for stores; errors are reported.
+    /// The pages are made resident now, for stores. Errors are returned.
     PopulateWrite,
 }
 
 impl<M: Machine> Space<M> {
-    /// Takes advice about `range`. If a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned,
-    /// as on Linux. [`MapError::Invalid`]: the advice does not fit the mapping. [`MapError::Protection`]: a hole is to
-    /// be punched through a mapping that does not let its object be written. [`MapError::Sealed`]: sealed content would
-    /// be lost. With [`MapError::OutOfMemory`] a part may
-    /// have been done: the same advice again completes it.
+    /// Applies advice to `range`. If `range` has a hole, the advice applies to its mapped parts, and the result is
+    /// [`MapError::NotMapped`], as on Linux. The other errors:
+    ///
+    /// - [`MapError::Invalid`]: the advice does not fit the mapping.
+    /// - [`MapError::Protection`]: a hole is to be punched through a mapping that may not write its object.
+    /// - [`MapError::Sealed`]: sealed content would be lost.
+    /// - [`MapError::OutOfMemory`]: the advice may have been applied to a part. Repeating the call completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Advise, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -77,7 +80,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Whether there is no hole in `range`.
+    /// [`MapError::NotMapped`] if `range` has a hole.
     pub(in crate::map) fn covered(&self, range: VirtRange) -> Result<(), MapError> {
         let writer = self.write(range)?;
         covered(&writer, range)
@@ -95,7 +98,7 @@ impl<M: Machine> Space<M> {
 
     fn forget(&self, range: VirtRange) -> Result<(), MapError> {
         let writer = self.write(range)?;
-        // One entry after the other, each looked up anew: an entry may give way to others.
+        // Each entry is looked up anew, because `begin_anew` may replace entries.
         let mut at = range.start;
         let mut writer = Some(writer);
         let mut result = Ok(());
@@ -137,10 +140,11 @@ impl<M: Machine> Space<M> {
 
     /// Frees the private pages of an entry in `part`.
     ///
-    /// The entry is marked stale for the time being, so that no fault takes effect in between. Then the leaves go, with
-    /// one flush for many. Where a shared layer has a page, a zero marker in the front hides it, and all anonymous
-    /// layers behind. The markers come first: if there is no memory for one, hidden pages stay hidden. Then the pages
-    /// go that only this chain shows.
+    /// The function first marks the entry stale, so that no fault enters a leaf until the call ends. Then it clears the
+    /// leaves, with one flush for many leaves. If a shared layer has a page, a zero marker in the front (the chain's
+    /// first backing) hides it. The marker is an index slot that says that the content is zeroes. The marker also hides
+    /// all anonymous layers behind it. After all markers are stored, the function frees the pages that only this chain
+    /// shows. So if no memory is left for a marker, no page is freed that hides an older page behind it.
     ///
     /// # Requires
     /// The writer is held.
@@ -155,7 +159,8 @@ impl<M: Machine> Space<M> {
         if result.is_ok() {
             for (depth, layer) in layers(entry.front()).enumerate() {
                 let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
-                // Others may show the front's object too, but not these pages of it: it was clipped.
+                // After a clip (a split of an entry) other entries may have the same front object, but they do not map
+                // these pages.
                 if depth == 0 && hidden {
                     removal::free_but_marks(object, keys);
                 } else if depth == 0 || object.is_exclusive() {
@@ -165,15 +170,16 @@ impl<M: Machine> Space<M> {
         }
         entry.unmark_stale();
         if hidden {
-            // This chain may have been the last sharer of pages there.
+            // Some pages of these layers may now be seen by no chain at all. So the reaper (a daemon that frees pages
+            // that no chain sees) examines the layers.
             let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
             behind.for_each(|o| self.vm().reaper().flag(o));
         }
         result
     }
 
-    /// Puts a zero marker into the front wherever a shared layer behind it has a page in `part`, in the place of the
-    /// front's own slot. Work for those pages only (relies on C7).
+    /// For each page that a shared layer has in `part`, stores a zero marker in the front's slot, and frees the front's
+    /// own page there. The cost follows those pages only (relies on C7).
     fn put_zero_markers(&self, entry: &Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let vm = self.vm();
         let front = entry.front();
@@ -183,7 +189,7 @@ impl<M: Machine> Space<M> {
             let mut range = object.range(keys, SlotFilter::BOTH);
             loop {
                 let busy = {
-                    // A pin for each page: there may be many.
+                    // Each page gets a pin of its own, because one pin over many pages would delay the epoch.
                     let pin = may.pin(vm.epoch());
                     let Some(key) = range.walk(&pin).next().map(|found| found.key()) else { break };
                     let Some(top) = front.touch(&pin)? else { break };
@@ -199,7 +205,8 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Gives `part` of an entry that allows no stores, and shares its anonymous layers, a chain without them.
+    /// Gives `part` of `entry` a chain without anonymous layers. The entry allows no stores, and shares its present
+    /// anonymous layers with other spaces.
     fn begin_anew<'s>(&'s self, writer: Writer<'s, M>, entry: &'s Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, part);
         update.outside_before(part)?;
@@ -246,7 +253,7 @@ impl<M: Machine> Space<M> {
             if !object.pager().is_none_or(|pager| pager.discard_begins()) {
                 return Err(MapError::Refused);
             }
-            // First, because the removal may free leaves with their times.
+            // `note_removal` is called first, because `discard` may free nodes of the index that have times of stores.
             object.note_removal();
             object.discard(pages);
             object.pager().inspect(|pager| pager.discard_ended());
@@ -255,7 +262,7 @@ impl<M: Machine> Space<M> {
         result
     }
 
-    /// A device has nothing to read.
+    /// Reads pages ahead ([`Advice::WillNeed`]). Devices are skipped, because they have no pages to read.
     fn read_ahead(&self, range: VirtRange) -> Result<(), MapError> {
         self.each_layer(range, |_, object, _| object.device().is_none(), page_in::read_ahead)
     }
@@ -264,7 +271,7 @@ impl<M: Machine> Space<M> {
         self.each_own_layer(range, evict::push_out)
     }
 
-    /// Gives contents up lazily: no entry changes, so no fault has to be kept away, and forks may run beside.
+    /// Gives up the content lazily ([`Advice::Free`]). No entry changes, so faults and forks may run at the same time.
     fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
         for entry in self.write(range)?.overlapping(range.start, range.end) {
             if keeps_content(entry) {
@@ -277,8 +284,8 @@ impl<M: Machine> Space<M> {
         self.each_own_layer(range, madv_free::give_up)
     }
 
-    /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory, with nothing held but a
-    /// reference on the object.
+    /// Calls `f` for each layer of `range` that is shared memory, and for each private layer that no other chain shows.
+    /// The caller holds only a reference to the object during the call.
     fn each_own_layer(
         &self,
         range: VirtRange,
@@ -288,8 +295,8 @@ impl<M: Machine> Space<M> {
         self.each_layer(range, |e, o, depth| e.shared() || (depth == 0 && own_front(e)) || o.is_exclusive(), f)
     }
 
-    /// Calls `f` for each layer of `range` that `wanted` selects by its entry, object and depth. Nothing is held but a
-    /// reference on the object.
+    /// Calls `f` with the object and the keys of each layer of `range` for which `wanted` returns true. `wanted` gets
+    /// the entry, the object and the depth. Only a reference to the object is held during the call of `f`.
     pub(in crate::map) fn each_layer(
         &self,
         range: VirtRange,
@@ -300,7 +307,7 @@ impl<M: Machine> Space<M> {
         let mut at = range.start;
         let mut result = Ok(());
         while at < range.end {
-            // Layer after layer.
+            // One layer at a time, because the entry is looked up again after each call of `f`.
             let mut depth = 0;
             loop {
                 let found = {
@@ -335,7 +342,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Whether there is no hole in `range`.
+/// [`MapError::NotMapped`] if `range` has a hole.
 pub(in crate::map) fn covered<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> Result<(), MapError> {
     let mut at = range.start;
     for e in writer.overlapping(range.start, range.end) {
@@ -355,20 +362,22 @@ fn has_private_pages<M: Machine>(entry: &Entry<M>) -> bool {
     layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
-/// The pages of a layer's object that it shows in `part`.
+/// The object of a layer, and the keys of the pages that the layer shows in `part`.
 pub(in crate::map) fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
     let part = layer.range().intersect(&part)?;
     let first = layer.key(part.start);
     Some((layer.object()?, first..first + (part.len() >> PAGE_SHIFT)))
 }
 
-/// As [`window`], for a layer that other chains show too, so that its pages stay.
+/// Returns [`window`] for a private layer that other chains also show, else `None`. The pages of a layer that other
+/// chains show must stay.
 fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
     window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
 }
 
-/// Puts a zero marker at `key` of a front whose leaves there are gone and whose faults give up; frees the old page.
-/// Returns a page that such a fault has not given up yet, for the caller to wait for.
+/// Stores a zero marker at `key` of a front (a chain's first layer), and frees the old page or swap slot there. The
+/// leaf is cleared, and the entry is stale. Returns a page that is still busy, for which the caller waits; then it
+/// tries again.
 fn hide<M: Machine>(
     vm: &'static Maps<M>,
     front: &Object<M>,

@@ -1,4 +1,4 @@
-//! Whether a dump of the space's memory leaves a range out. The core stores the wish only.
+//! The setting whether a core dump leaves a range out. This crate only stores the setting.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -10,8 +10,8 @@ use crate::map::update::pte_update::Work;
 use crate::types::VirtRange;
 
 impl<M: Machine> Space<M> {
-    /// Marks `range` as left out of dumps, or not. If a part of it is a hole, the rest is served and
-    /// [`MapError::NotMapped`] returned, as on Linux.
+    /// Sets whether `range` is left out of core dumps. If `range` has a hole, the rest is changed, and the result is
+    /// [`MapError::NotMapped`], as on Linux.
     pub fn leave_out_of_dumps(&self, range: VirtRange, left_out: bool) -> Result<(), MapError> {
         self.valid(range)?;
         self.with_memory(|| self.leave_out_once(range, left_out))

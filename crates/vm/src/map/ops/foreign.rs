@@ -1,11 +1,11 @@
-//! Reading and writing a space that the caller does not run in: one process accesses the memory of another.
+//! Reads and writes of a space that the calling thread does not run in: one process accesses the memory of another.
 //!
-//! The kernel copies the bytes from and to the frames, by its own mapping of them. It switches no page table. So the
-//! caller's thread never stands in the other space: its faults, its futexes and its limits stay its own.
+//! The kernel copies the bytes from and to the frames, through its own mapping of RAM. It does not switch page tables.
+//! So the caller's thread never runs in the other space, and its faults, futexes and limits are not affected.
 //!
-//! A read installs no leaf. A write first serves a fault of the other space, which installs a leaf that allows stores.
-//! It copies under the lock of the table page that has the leaf. So it is a store by that leaf. A fork or a removal
-//! takes the leaf's right away under the same lock, so it comes before or after the store.
+//! A read installs no leaf. A write first serves a fault in the other space, which installs a writable leaf. Then it
+//! copies under the lock of the table page that has the leaf, so it acts as a store through that leaf. A fork or a
+//! removal changes the leaf under the same lock, so it comes before or after the store.
 
 use crate::error::FaultError;
 use crate::fault::{Attempt, FaultContext, Walk};
@@ -22,8 +22,8 @@ use quire_sync::epoch::Pinned;
 
 impl<M: Machine> Space<M> {
     /// Fills `to` with the bytes from `va` on, and returns how many it filled. It fills fewer if the next byte is not
-    /// mapped readable, or cannot be had. If that is the first byte, it returns an error. Holes are not filled. May
-    /// sleep.
+    /// readable, or its page cannot be read in. If that is the first byte, it returns an error. Holes of objects are
+    /// read as zeroes and stay holes. May sleep.
     pub fn read(&self, va: u64, to: &mut [u8]) -> Result<usize, FaultError> {
         let mut may = MaySleep::here();
         let mut done = 0;
@@ -42,7 +42,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Stores the bytes of `from` from `va` on, and returns how many it stored. It stores fewer if the next byte is not
-    /// mapped writable, or cannot be had. If that is the first byte, it returns an error. May sleep.
+    /// writable, or its page cannot be made. If that is the first byte, it returns an error. May sleep.
     pub fn store(&self, va: u64, from: &[u8]) -> Result<usize, FaultError> {
         let mut done = 0;
         while done < from.len() {
@@ -59,10 +59,11 @@ impl<M: Machine> Space<M> {
         Ok(done)
     }
 
-    /// As [`store`](Space::store), within a page.
+    /// Stores like [`store`](Space::store), within one page.
     fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
         loop {
-            // Until the leaf is used, it may go again. The fault waits for writers of the map, and for memory.
+            // Another thread may remove the leaf before `try_store` uses it, so try until a store succeeds. The fault
+            // waits for writers of the map, and for memory.
             self.fault(at, Access::Write)?;
             let may = MaySleep::here();
             let pin = may.pin(self.vm().epoch());
@@ -72,8 +73,9 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: stores by the leaf that a fault has installed. False if the leaf allows no store.
-    /// [`FaultError::Pager`]: a device's registers are no memory.
+    /// One attempt, under one pin of the epoch (an RCU read section): stores through the leaf that a fault has
+    /// installed. Returns false if no leaf allows the store. Returns [`FaultError::Pager`] for a device, because this
+    /// function does not store into device registers.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -87,8 +89,8 @@ impl<M: Machine> Space<M> {
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
             return Err(FaultError::Pager);
         }
-        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer; a frame
-        // is no part of a kernel buffer.
+        // SAFETY: the copy stays within the frame and within the buffer. The leaf keeps the frame while this thread
+        // holds the table page's lock. A frame is no part of a kernel buffer.
         unsafe {
             let to = vm.machine().frame_ptr(leaf.pfn).add(within);
             bytes::copy(from.as_ptr(), to, from.len());
@@ -96,7 +98,7 @@ impl<M: Machine> Space<M> {
         Ok(true)
     }
 
-    /// As [`read`](Space::read), within a page.
+    /// Reads like [`read`](Space::read), within one page.
     fn read_in_page(&self, at: u64, to: &mut [u8], may: &mut MaySleep) -> Result<(), FaultError> {
         let mut patience = Patience::new();
         loop {
@@ -114,13 +116,14 @@ impl<M: Machine> Space<M> {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
                     done => done.map(|()| patience.served())?,
                 },
-                // Of stores only.
+                // Only a store calls a pager's hook, so this read does not get this result.
                 Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
             }
         }
     }
 
-    /// One attempt, under one pin: copies the bytes that a fault would map.
+    /// One attempt, under one pin of the epoch (an RCU read section): copies the bytes of the page that a fault would
+    /// map.
     fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -139,19 +142,21 @@ impl<M: Machine> Space<M> {
                 if !found.page.try_hold() {
                     return Err(Attempt::Again);
                 }
-                // Held: the frame keeps its content. It is the page's content if the page is unchanged since the walk.
+                // The frame is not reused while it is held. It has the right content if the page's identity is
+                // unchanged since the walk.
                 let now = found.page.state();
                 let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
                 if same {
-                    // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel
-                    // buffer.
+                    // SAFETY: the copy stays within the frame, which is held, and within the buffer. A frame is no part
+                    // of a kernel buffer.
                     unsafe {
                         let from = vm.machine().frame_ptr(vm.pfn_of_page(found.page)).add(within);
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may show another page by now. A fork may have moved a page forward past the walk. Or it
-                // left this one to another space, which then stores into it. The page counts if a second walk finds it.
+                // The chain may have another page at this address now. A fork may have moved a page to a layer nearer
+                // to the front, so that the walk missed it. Or the fork left this page to another space, which then
+                // stored into it. So the copied bytes are valid only if a second walk finds the same page.
                 let shows_again = || {
                     fence_full();
                     if entry.is_stale() {
@@ -174,18 +179,20 @@ impl<M: Machine> Space<M> {
             Walk::Hole(object, key) if object.device().is_none() && !object.holes_are_zero() => {
                 return Err(PageIn::new(object, key, pin).map_or(Attempt::Again, Attempt::PageIn));
             }
-            // Reading a device may do something.
+            // A device is not read, because a read may have side effects.
             Walk::Hole(object, _) => object.device().is_none(),
             Walk::Zero => true,
         };
         if !zeroes {
             return Err(Attempt::Fail(FaultError::Pager));
         }
-        // A hole counts while the entry does: a writer may have moved the pages.
+        // The hole is real only if no writer is replacing the entry (marked it stale). Such a writer may have moved the
+        // pages.
         if entry.is_stale() {
             return Err(Attempt::Stale);
         }
-        // Its data was taken, because its process ends.
+        // `Space::reap` may have freed the pages of a condemned space, so the walk may find a hole where the program
+        // had data.
         if self.is_condemned() {
             return Err(Attempt::Fail(FaultError::NotMapped));
         }

@@ -1,18 +1,20 @@
-//! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (relies on
-//! C7).
+//! The fork of a space. The cost is proportional to the entries, and to the resident writable pages of private memory
+//! (relies on C7).
 //!
-//! The child starts with empty page tables. It shows memory that it may share with the parent through backings of its
-//! own. Private memory that has content gets a new, untouched front on both sides.
+//! The child starts with empty page tables. Memory that it may share with the parent is mapped through backings of the
+//! child's own. Private memory that has content gets a new, empty front (the first backing of a chain) in the parent
+//! and in the child.
 //!
 //! # Order
-//! 1. All private entries are marked stale, all at once, then a fence. No fault takes effect in any of them until the
-//!    end, so the child's memory is one moment's.
-//! 2. Stores are taken away from the leaves of private memory, and flushed. (If the rest fails, a fault gives them
-//!    back.) Entries without stores since the last fork have a mark, and are skipped.
-//! 3. Layers that only this space shows are merged ([`collapse`](crate::cow::collapse)): a process that forks again and
-//!    again keeps short chains.
-//! 4. Everything is allocated: the child, entries for both sides, backings, nodes. This is the last point of failure.
-//! 5. Chains are made, linked, and published on both sides. No CPU runs the child before this returns.
+//! 1. Mark all private entries stale, then issue one fence. No fault enters a leaf in any of them until the fork ends,
+//!    so the child gets the memory of one moment.
+//! 2. Write-protect the leaves of private memory, and flush. (If the fork fails later, faults make them writable
+//!    again.) Entries without stores since the last fork have a mark, and are skipped.
+//! 3. Merge layers that only this space has ([`collapse`](crate::cow::collapse)), so that a process that forks
+//!    repeatedly keeps short chains.
+//! 4. Allocate everything: the child, entries for both spaces, backings, and tree nodes. This is the last step that can
+//!    fail.
+//! 5. Make, link and publish the chains of both spaces. No CPU runs the child before this returns.
 
 use crate::check::Level;
 use crate::cow::collapse::collapse;
@@ -36,20 +38,24 @@ use quire_sync::atomic::fence_full;
 use quire_sync::current_cpu;
 use quire_sync::trace::{EventKind, Span};
 
-/// The treatment of a parent's entry.
+/// The action of a fork on one entry of the parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// The child gets nothing.
+    /// The child does not get the range.
     Leave,
-    /// The child gets fresh memory.
+    /// The child gets new, zero-filled memory.
     Wipe,
-    /// Both show the same: shared memory, a file, or anonymous memory that may not be stored into.
+    /// Both spaces map the same object: shared memory, a file, or anonymous memory that allows no stores.
     Share,
-    /// As `Share`; the front, which was the parent's alone until now, is now shared.
+    /// Both spaces map the parent's front (the first layer of its chain), which allows no stores. It belonged to the
+    /// parent alone until now. So both entries get the flag `NEEDS_FRONT`: a change that allows stores must first add a
+    /// front.
     Freeze,
-    /// Private, with an empty front: the parent keeps it, the child gets a front of its own over the layers behind.
+    /// Private memory with an empty front: the parent keeps its front. The child gets a front of its own, over the same
+    /// older layers.
     Keep,
-    /// Private: both get a new front.
+    /// Private memory with a front that has pages: parent and child get new, empty fronts, and share the old front as a
+    /// layer behind them.
     Split,
 }
 
@@ -57,7 +63,7 @@ fn is_private(a: &Attributes) -> bool {
     !a.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT)
 }
 
-/// Marks taken back, unless everything went well.
+/// The list of entries that a fork marked stale. A drop clears the marks of a fork that failed.
 struct MarkedEntries<M: Machine> {
     list: *const Entry<M>,
 }
@@ -74,15 +80,15 @@ impl<M: Machine> MarkedEntries<M> {
         marks
     }
 
-    /// After the commit: takes the marks of entries that stay, and retires those that were replaced.
+    /// Called after the commit: clears the marks of entries that stay, and retires entries that were replaced.
     fn end(mut self) {
         let mut at = core::mem::replace(&mut self.list, ptr::null());
         // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
         while let Some(e) = unsafe { at.as_ref() } {
             at = e.link.get();
             if e.noted(Notes::CHAIN_TAKEN) {
-                // SAFETY: the commit took the entry out of the tree, the list has it once, and its chain is its
-                // successor's now.
+                // SAFETY: the commit removed the entry from the tree, the list has it once, and its chain belongs to
+                // the new entry now.
                 unsafe { Entry::retire(NonNull::from(e)) };
             } else {
                 e.unmark_stale();
@@ -102,8 +108,9 @@ impl<M: Machine> Drop for MarkedEntries<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// A copy of the space, as of one moment during the call. The child has its own copy of private memory from then
-    /// on, and shares shared memory and files. On an error there is no child, and the parent is as it was.
+    /// Makes a copy of the space, with the content of one moment during the call. From then on the child has its own
+    /// copy of private memory. Shared memory and files are shared. After an error there is no child, and the parent is
+    /// unchanged.
     pub fn fork(&self) -> Result<SpaceRef<M>, MapError> {
         let _span = Span::begin(EventKind::Fork, 0, 0);
         if self.vm().frames().is_scarce() {
@@ -116,9 +123,11 @@ impl<M: Machine> Space<M> {
         let vm = self.vm();
         let mut child = NewSpace::new(vm, self.limits())?;
         let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
-        // One moment's copy of everything: all arenas are one for the time being.
+        // Merge all arenas (parts of the map with their own locks) into one. Its lock keeps all writers out, so that
+        // the child gets the memory of one moment.
         let mut writer = self.write_all()?;
-        // Under the lock that reaping takes: layers shared by then stay.
+        // This check comes after the arenas' locks were acquired, which `Space::reap` also acquires. A reap that
+        // acquires them after this fork sees that the layers are shared, and leaves the layers.
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
@@ -144,13 +153,15 @@ impl<M: Machine> Space<M> {
         }
         child.home().commit_first(born);
         copies.theirs.published();
-        // Relies on C4: the child may run, since the parent's translations that could store are gone.
+        // The child may run now, because no CPU has a writable translation of the parent's private memory any more
+        // (relies on C4).
         let child = child.born(&proof);
         if vm.check_level() != Level::Never {
             drop(child.arenas.home().write(&child));
         }
         if let Some(change) = change {
-            // The parent's new entries say what the old ones said, fronts apart.
+            // The parent's new entries differ from the old ones only in their fronts and in `NEEDS_FRONT`. So the
+            // counts of bytes do not change.
             writer.commit(change);
             copies.ours.published();
         }
@@ -160,7 +171,7 @@ impl<M: Machine> Space<M> {
         Ok(child)
     }
 
-    /// Takes the right to store from the leaves of private memory, and flushes.
+    /// Write-protects the leaves of private memory, and flushes. Returns the proof of the flush.
     fn take_stores_away(&self, writer: &Writer<'_, M>) -> Flushed {
         let mut sweep = Sweep::new(self);
         let stored = writer
@@ -176,19 +187,19 @@ impl<M: Machine> Space<M> {
 /// The new entries of both sides, and the memory for their chains.
 struct Copies<M: Machine> {
     spare: SpareBackings<M>,
-    /// The parent's, for private memory with content.
+    /// The parent's new entries, for private memory with content.
     ours: NewEntries<M>,
-    /// The child's.
+    /// The child's entries.
     theirs: NewEntries<M>,
-    /// From the first to the last entry that `ours` replaces.
+    /// The range from the first to the last entry that `ours` replaces.
     replaced: VirtRange,
     /// The commit charge of the child's entries, in bytes.
     committed: u64,
 }
 
 impl<M: Machine> Copies<M> {
-    /// Decides each entry's treatment, and makes the new entries without their chains. Until its chain is made, a new
-    /// entry has its origin in the chain's place.
+    /// Decides each entry's treatment, and makes the new entries without their chains. Until its chain is made, the
+    /// field for the chain points to the old entry.
     fn plan(vm: &'static Maps<M>, writer: &Writer<'_, M>) -> Result<Self, MapError> {
         let mut copies = Copies {
             spare: SpareBackings::empty(vm),
@@ -229,7 +240,7 @@ impl<M: Machine> Copies<M> {
         Ok(copies)
     }
 
-    /// Prepares the change of the parent's tree, if it changes.
+    /// Prepares the change of the parent's tree. `None` if the tree does not change.
     fn prepare_ours(&self, writer: &mut Writer<'_, M>) -> Result<Option<EntryChange<M>>, MapError> {
         if self.ours.len() == 0 {
             return Ok(None);
@@ -247,7 +258,7 @@ impl<M: Machine> Copies<M> {
         Ok(Some(writer.prepare(start, end, count, row)?))
     }
 
-    /// Makes the chains of all new entries; the child's show their pages through `pmap`.
+    /// Makes the chains of all new entries. `pmap` is the child's page tables, for the backings of the child.
     ///
     /// # Safety
     /// The writer of all arenas is held, and no entry is published yet. Private entries are stale, and their leaves
@@ -289,7 +300,7 @@ impl<M: Machine> Copies<M> {
     }
 }
 
-/// Whether leaves of the entry may map anonymous pages.
+/// Whether the entry's chain may have anonymous pages.
 fn has_content<M: Machine>(e: &Entry<M>) -> bool {
     layers(e.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
@@ -297,7 +308,7 @@ fn has_content<M: Machine>(e: &Entry<M>) -> bool {
 /// Collapses the chain of an entry, and decides its treatment.
 ///
 /// # Requires
-/// The writer is held, the entry is marked if private, and its leaves allow no stores any more.
+/// The writer is held. If the entry is private, it is stale, and its leaves allow no stores any more.
 fn collapse_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     let a = e.attributes();
     if a.flags.contains(Flags::DONT_FORK) {
@@ -312,9 +323,11 @@ fn collapse_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     debug_assert!(e.is_stale(), "a chain is collapsed beside faults");
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
-    // A walk misses a page that moves forward at most once: the second walk is under the table page's lock. A fault
-    // that has passed its check of the entry there has finished. It had cleared the mark for no stores before, so the
-    // pass over the table pages took that lock. Any other fault finds the stale mark.
+    // `collapse` may move pages while other CPUs fault. A fault's walk may miss a page that moves to a layer nearer to
+    // the front. But the fault walks again under the table page's lock. No fault installs the page of an outdated walk,
+    // for two reasons. First, a fault that found the entry not stale under that lock had cleared `NO_STORES`. So this
+    // fork has write-protected its table page, and has acquired the lock after that fault released it. Second, any
+    // later fault finds the stale mark.
     if a.prot.contains(Prot::WRITE) {
         // SAFETY: the writer is held, nothing is pinned.
         unsafe { collapse(vm, e.front_ptr()) };

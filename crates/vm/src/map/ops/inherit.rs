@@ -13,36 +13,36 @@ use crate::types::VirtRange;
 /// The content of a range that the child gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// A copy of private memory; shared memory itself.
+    /// A copy of private memory, or the same shared memory.
     Copy,
-    /// The memory itself: for shared memory only. The pages of a private mapping are its own, layer by layer, and no
-    /// second space can store into them.
+    /// The memory itself, which parent and child then share. Allowed for shared memory only, because no second space
+    /// can store into the layers of a private mapping.
     Share,
-    /// Fresh, empty memory: for private anonymous memory only.
+    /// New, zero-filled memory. For private anonymous memory only.
     Zero,
 }
 
-/// A change of inheritance: whether the child gets the range, and with which content. A `None` leaves that setting as
-/// it is. A range that is left out keeps its setting of the content.
+/// A change of a range's inheritance: whether the child gets the range, and with which content. `None` does not change
+/// that setting. A range that forks leave out keeps its setting of the content for a later call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inherit {
     /// Whether the child gets the range at all.
     pub included: Option<bool>,
-    /// The content there.
+    /// The content that the child gets.
     pub content: Option<Content>,
 }
 
 impl Inherit {
-    /// The child gets nothing.
+    /// The child does not get the range.
     pub const NONE: Inherit = Inherit { included: Some(false), content: None };
-    /// The child gets a copy, or the same shared memory: what every mapping begins with.
+    /// The child gets a copy of private memory, or the same shared memory. Every new mapping has this setting.
     pub const COPY: Inherit = Inherit { included: Some(true), content: Some(Content::Copy) };
     /// The child gets the same memory.
     pub const SHARE: Inherit = Inherit { included: Some(true), content: Some(Content::Share) };
-    /// The child gets empty memory.
+    /// The child gets new, zero-filled memory.
     pub const ZERO: Inherit = Inherit { included: Some(true), content: Some(Content::Zero) };
 
-    /// Whether a child loses the content.
+    /// Whether a child does not get the content.
     fn discards(self) -> bool {
         self.included == Some(false) || self.content == Some(Content::Zero)
     }
@@ -68,9 +68,9 @@ impl Inherit {
 }
 
 impl<M: Machine> Space<M> {
-    /// Sets the inheritance of `range`. If a part of it is a hole, the rest is served and [`MapError::NotMapped`]
-    /// returned, as on Linux. [`MapError::Invalid`]: something in it cannot be inherited so, and nothing has changed.
-    /// [`MapError::Sealed`]: a child would not get sealed content.
+    /// Sets the inheritance of `range`. If `range` has a hole, the rest is changed, and the result is
+    /// [`MapError::NotMapped`], as on Linux. [`MapError::Invalid`]: a part cannot have this inheritance, and nothing
+    /// has changed. [`MapError::Sealed`]: a child would not get sealed content, and nothing has changed.
     pub fn inherit(&self, range: VirtRange, how: Inherit) -> Result<(), MapError> {
         self.valid(range)?;
         self.with_memory(|| self.inherit_once(range, how))

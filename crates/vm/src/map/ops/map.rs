@@ -1,4 +1,4 @@
-//! Making mappings.
+//! The operation that makes a mapping.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -14,16 +14,16 @@ use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
-    /// Maps; returns the address.
+    /// Makes a mapping, and returns its address.
     ///
-    /// Errors:
+    /// The errors are:
     /// - [`MapError::Invalid`] for impossible lengths, addresses or offsets,
     /// - [`MapError::Foreign`] for an object of another system,
     /// - [`MapError::Protection`] if `prot` exceeds `max_prot`,
     /// - [`MapError::Exists`], [`MapError::Sealed`], [`MapError::NoSpace`], [`MapError::TooMany`],
     ///   [`MapError::OutOfMemory`].
     ///
-    /// Nothing was changed then.
+    /// After an error nothing has changed.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
         let mut span = Span::begin(EventKind::Map, 0, r.len);
         let result = self.with_memory(|| self.map_once(r));
@@ -47,7 +47,8 @@ impl<M: Machine> Space<M> {
         let mut flags = Flags::empty();
         flags.set(Flags::SHARED, r.shared);
         flags.set(Flags::GROWS_DOWN, r.grows_down);
-        // A private mapping of an object that allows no stores yet shows the object itself.
+        // A private mapping of an object needs an anonymous front (a first layer for the copied pages) only if it
+        // allows stores. Otherwise its front backing maps the object itself.
         let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);
         flags.set(Flags::FILE, object.is_some() && !r.shared);
         flags.set(Flags::NEEDS_FRONT, object.is_some() && !r.shared && !add_front);
@@ -80,7 +81,7 @@ impl<M: Machine> Space<M> {
         update.apply(if in_the_way == 0 { Work::None } else { Work::Clear(range) })?;
 
         if wire == Wire::Now {
-            // An error shows at the later access, as without wiring.
+            // An error is ignored, because a later access returns it.
             let _as_far_as_it_goes = self.make_resident(range);
         } else if r.populate {
             self.populate(range, r.prot, r.shared);
@@ -88,8 +89,8 @@ impl<M: Machine> Space<M> {
         Ok(range.start)
     }
 
-    /// Makes pages resident as far as possible; errors show at the later access. A shared mapping gets no stores, which
-    /// would change the times of its file.
+    /// Makes pages resident as far as possible. Errors are ignored, because later accesses return them. A shared
+    /// mapping is populated for loads only, because stores would change the times of its file.
     pub(in crate::map) fn populate(&self, range: VirtRange, prot: Prot, shared: bool) {
         let access = if prot.contains(Prot::WRITE) && !shared {
             Access::Write

@@ -1,7 +1,7 @@
-//! Operations on a map: each names the pieces that replace a range, and the work on the leaves.
+//! Operations on a map. Each states the pieces that replace a range, and the work on the leaves.
 //!
-//! `update` (one level up) does the change; the map's own documentation lists the rules for operations. An operation
-//! knows the space, its arenas and entries, and faults pages in where it has to. Only the system's top stands above.
+//! The folder `map/update` makes the change. `map/mod.rs` lists the rules for operations. An operation may use the
+//! space, its arenas and entries, and may fault pages in. Only `vm/mod.rs` is above the operations.
 
 pub(crate) mod advise;
 pub(crate) mod dump;

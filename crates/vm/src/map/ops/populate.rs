@@ -1,5 +1,5 @@
-//! Making ranges resident. Walks over the objects map resident pages, many under one lock of a table page; the rest is
-//! faulted in.
+//! The population of ranges. Walks over the objects map resident pages, many under one acquisition of a table page's
+//! lock. Faults bring in the other pages.
 
 use crate::error::FaultError;
 use crate::fault::refill::{Tally, refill, refill_some};
@@ -9,12 +9,12 @@ use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
-/// Most pages that one walk maps under one hold of their table page's lock: all that the table page covers.
+/// The most pages that one walk maps under one acquisition of a table page's lock: all pages that a table page covers.
 const LOOK: u32 = 512;
 
 impl<M: Machine> Space<M> {
-    /// Serves `access` at every page of `range`. Ends at the first page that cannot be served; the pages before it are
-    /// done. May sleep.
+    /// Serves `access` at every page of `range`. Ends at the first page whose access fails, and returns that error. May
+    /// sleep.
     pub(in crate::map) fn fault_range(&self, range: VirtRange, access: Access) -> Result<(), FaultError> {
         let mut at = range.start;
         while at < range.end {
@@ -22,12 +22,13 @@ impl<M: Machine> Space<M> {
             if self.were_tables_dropped() {
                 refill(self, &mut MaySleep::here());
             }
-            // A second look is due only if a page is missing or allows less.
+            // All pages up to `end` are mapped with the needed rights.
             if all.contains(access.needs()) {
                 at = end;
                 continue;
             }
-            // Until something is resident again, a look at each would find nothing.
+            // Fault page by page until a fault finds a resident page. Before that, another walk over the objects would
+            // find nothing.
             loop {
                 let Some(va) = self.first_unmapped(VirtRange { start: at, end: range.end }, access) else {
                     return Ok(());
@@ -45,8 +46,9 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Maps the resident pages of `range`, as far as the table page over its start and the entry there. Returns that
-    /// end, and the rights that every page up to there has, as far as this has mapped them.
+    /// Maps the resident pages of `range`, up to the end of the table page and of the entry at its start. Returns that
+    /// end. Also returns the rights that all pages up to there have, if this call has mapped all of them; else no
+    /// rights.
     fn map_residents(&self, range: VirtRange) -> (u64, Prot) {
         let pin = self.vm().epoch().pin();
         let Some(entry) = self.lookup(range.start, &pin) else { return (range.start, Prot::empty()) };
@@ -92,7 +94,8 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// The end of what a table page over `va` covers, as far as it is known: a step for walks, no more.
+    /// The end of the 2 MiB region of `va`. The region is only the step of a walk, so it may differ from the range that
+    /// a table page covers.
     fn table_end(&self, va: u64) -> u64 {
         const REGION: u64 = 2 << 20;
         (va / REGION + 1) * REGION

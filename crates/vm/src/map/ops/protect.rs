@@ -1,4 +1,4 @@
-//! Changing the allowed accesses.
+//! The change of a range's protection.
 
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
@@ -13,16 +13,16 @@ use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::trace::{EventKind, Span};
 
-/// The most entries that one part of a change covers. It takes less than a millisecond.
+/// The most entries that one part of a change covers. One part takes less than a millisecond.
 const PART: usize = if cfg!(test) { 8 } else { 256 };
 
 impl<M: Machine> Space<M> {
-    /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
-    /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
-    /// ([`MapError::Protection`]), or at a sealed one ([`MapError::Sealed`]). It also stops at a part that would exceed
-    /// the space's limit of data, or the limit of the commit charge ([`MapError::NoSpace`]). The range before that part
-    /// is changed, as POSIX allows and Linux does. Many mappings are changed in parts; if the calling thread must end,
-    /// it stops between two of them.
+    /// Gives `range` the protection `prot`. When this returns, no CPU can use lost rights. Gained rights take effect at
+    /// the next fault. The change stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the
+    /// protection ([`MapError::Protection`]), or at a sealed part ([`MapError::Sealed`]). It also stops at a part that
+    /// would exceed the space's limit of data, or the limit of the commit charge ([`MapError::NoSpace`]). The range
+    /// before that part is changed, as POSIX allows and Linux does. Many mappings are changed in several steps. A
+    /// calling thread that must end stops between two steps.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -36,15 +36,16 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Changes the entries at the start of `range`, as many as [`PART`]. Returns where the next part begins.
+    /// Changes at most [`PART`] entries, from the start of `range` on. Returns the address at which the next part
+    /// begins.
     fn protect_part(&self, range: VirtRange, prot: Prot) -> Result<Option<u64>, MapError> {
         let mut writer = self.write(range)?;
-        // How far it goes, and which rights are lost there.
+        // Find the end of the part that may be changed, and the rights that are lost in it.
         let (mut end, mut error, mut changes) = (range.start, None, false);
         let mut lost = Prot::empty();
         let (most_data, mut data) = (self.limits().data, 0);
         let limited = most_data < M::Pmap::USER.len();
-        // One descent finds them, and their neighbours.
+        // One descent in the tree finds the entries and their neighbours.
         let (previous, entries) = writer.around(range.start);
         let (mut first, mut following) = (None, None);
         let (mut entries_left, mut next) = (PART, None);
@@ -77,7 +78,8 @@ impl<M: Machine> Space<M> {
             }
             changes |= e.prot() != prot;
             lost |= e.prot() - prot;
-            // Memory that can be stored into or executed stays readable.
+            // Memory with the right to store or to execute stays readable, because page tables cannot forbid loads
+            // there.
             lost.set(Prot::READ, lost.contains(Prot::READ) && !prot.allows(Access::Read));
             end = e.range().end;
         }
@@ -112,9 +114,9 @@ impl<M: Machine> Space<M> {
         error.map_or(Ok(next), Err)
     }
 
-    /// Gives one whole entry the attributes `a` without joining neighbours: the most common change by far. The new
-    /// entry takes over the chain and the place in the tree, so there is nothing to plan. The steps are those of every
-    /// change (relies on C3).
+    /// Gives one whole entry the attributes `a`, without joining it to neighbours. This is by far the most common
+    /// change. The new entry takes over the old entry's chain and its place in the tree, so no plan is needed. The
+    /// order of the steps is that of every change: mark, leaves, publish, retire (relies on C3).
     fn protect_whole(
         &self,
         mut writer: crate::map::arena::Writer<'_, M>,

@@ -1,17 +1,18 @@
-//! A space whose program ends because memory is out: counting its memory, and taking it while its threads may still
-//! wait somewhere.
+//! The memory of an out-of-memory victim. It is counted for the choice of the victim, and freed while threads of the
+//! victim may still sleep.
 //!
 //! # A condemned space
-//! After [`Space::condemn`] no fault enters a translation any more. To faults it is as if every entry were stale
-//! (relies on C3). The same check, under the same lock, keeps them away from the pages that [`Space::reap`] takes. A
-//! fault that meets the mark fails, because no writer will replace the entries. System calls on that memory fail as at
-//! a bad address. A fork fails, because the child would inherit zeroes. Map operations still work, because the last
-//! handle's drop is one.
+//! After [`Space::condemn`] no fault enters a translation in the space any more: a fault treats every entry as stale
+//! (relies on C3). It makes this check under the table page's lock, so it cannot map a page that [`Space::reap`] takes.
+//! Such a fault fails and does not wait, because no writer will replace the entries. System calls that access the
+//! memory fail as at a bad address. A fork fails, because the child would inherit zeroes. Map operations still work,
+//! because the drop of the last handle is one of them.
 //!
-//! # The memory taken
-//! Private memory that only this space shows, wherever it is: frames and swap slots. Shared memory and files belong to
-//! others too, and page tables go with the space. Nothing is allocated. Each arena's lock is taken, one after the
-//! other. Its holder may wait for a page that is being read, but for nothing that waits for memory.
+//! # The memory that a reap frees
+//! A reap frees private memory that only this space shows, both frames and swap slots. Shared memory and files may have
+//! other users. Page tables are freed with the space. A reap allocates nothing. It acquires the lock of each arena (a
+//! part of the map), one after the other. The holder of such a lock may wait for a page that is being read, but never
+//! for memory.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::piece::layers;
@@ -24,13 +25,13 @@ use crate::object::removal;
 use crate::types::VirtRange;
 use quire_sync::atomic::{Ordering, fence_full};
 
-/// Pages that a count of a space's memory visits under one pin.
+/// Number of pages that a count of a space's memory visits under one pin of the epoch (an RCU read section).
 const COUNTED: usize = 1024;
 
-/// Pages that the end of a space would give back, as the choice of a victim counts them.
+/// Pages that the end of a space would free, counted for the choice of a victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holdings {
-    /// Pages in memory: those that the page tables map, or would map if they had not been dropped.
+    /// Resident pages: those that the page tables map, or would map if the tables had not been dropped.
     pub resident: u64,
     /// Pages of private memory that are in swap.
     pub swapped: u64,
@@ -39,22 +40,24 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// All of it.
+    /// The sum of all three numbers.
     pub fn total(&self) -> u64 {
         self.resident + self.swapped + self.tables
     }
 }
 
 impl<M: Machine> Space<M> {
-    /// Counts the pages that the space holds. A space that forked shares pages with its children: each of them counts
-    /// those, as on Linux. The work is for pages in swap, and for resident pages if the page tables were dropped.
+    /// Counts the pages of the space. Pages that a parent shares with its children count in the parent and in each
+    /// child, as on Linux. The cost follows the pages in swap, and also the resident pages if the page tables were
+    /// dropped.
     pub fn holdings(&self) -> Holdings {
         let mut held = Holdings {
             resident: self.pmap().resident_pages(self.vm()),
             swapped: 0,
             tables: self.pmap().table_pages(self.vm()),
         };
-        // If the tables were dropped, as those of all idle spaces are before memory is out, only the objects know.
+        // If the page tables were dropped, only the objects show the resident pages. Pageout drops the tables of all
+        // idle spaces before memory is exhausted.
         let filter = if self.were_tables_dropped() { SlotFilter::BOTH } else { SlotFilter::SWAP };
         let mut pages = 0;
         let _holes = self.each_layer(
@@ -95,10 +98,12 @@ impl<M: Machine> Space<M> {
         swapped
     }
 
-    /// From now on the space admits no translation; see the module. The caller has begun to end its program.
+    /// From this call on, no fault enters a translation in the space; see the module. The caller has begun to end the
+    /// space's program.
     pub fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
-        // As for a stale mark: before the leaves are swept.
+        // This CPU sets the flag, fences, and later sweeps the leaves in `reap`. A fault on another CPU checks the flag
+        // under its table page's lock. So the fault sees the flag, or the sweep finds the leaf of the fault.
         if !mutant(Mutant::NoFenceAfterCondemn) {
             fence_full();
         }
@@ -110,16 +115,16 @@ impl<M: Machine> Space<M> {
         self.condemned.load(Ordering::Relaxed)
     }
 
-    /// Takes the memory of a condemned space. May sleep; the caller holds nothing.
+    /// Frees the private memory of a condemned space. May sleep; the caller holds no lock.
     ///
     /// # Panics
-    /// In debug builds where the space is not condemned: its program would find zeroes in the place of its data.
+    /// In debug builds, if the space is not condemned, because its program would find zeroes in place of its data.
     pub fn reap(&self) {
         debug_assert!(self.is_condemned());
         let user = M::Pmap::USER;
         let mut at = user.start;
         while at < user.end {
-            // Held meanwhile: no fork makes a layer shared, and no writer moves an entry.
+            // The writer is held during the loop, so that no fork shares a layer and no other writer moves an entry.
             let (writer, end) = self.write_at(at);
             let end = end.min(user.end);
             for entry in writer.overlapping(at, end) {

@@ -1,5 +1,5 @@
-//! Resizing and moving mappings. Pages are never touched: they stay in their objects, under the same page numbers. The
-//! leaves of the old place are dropped; faults enter them at the new one.
+//! The resizing and moving of mappings. Pages are not moved: they stay in their objects, under the same keys. The
+//! leaves at the old place are cleared, and faults enter them at the new place.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -12,26 +12,27 @@ use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
-/// A move to a chosen place is refused if fewer entries than this are left, as on Linux. It may split the mapping at
-/// both ends, and the mapping at the new place.
+/// A move to a given address is refused if fewer than this number of entries can be added below the limit, as on Linux.
+/// The move may split the mapping at both ends, and the mapping at the new place too.
 const ENTRIES_OF_A_MOVE: usize = 6;
 
-/// Whether and where to a mapping may move.
+/// Whether a mapping may move, and its new place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
     /// The mapping stays.
     No,
-    /// The mapping moves where it cannot grow in place.
+    /// The mapping moves to any place if it cannot grow in place.
     May,
-    /// The mapping moves there; older mappings there are removed.
+    /// The mapping moves to this address; older mappings there are removed.
     To(u64),
 }
 
 impl<M: Machine> Space<M> {
-    /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within
-    /// one entry ([`MapError::NotMapped`]) that is not sealed ([`MapError::Sealed`]). An empty `old`, of a shared
-    /// mapping, makes a second mapping of the same pages. `keep_old`: the old range stays mapped, but (where it is
-    /// private) as new; the mapping moves in any case.
+    /// Changes the length of the mapping at `old` to `new_len` bytes. Moves the mapping if needed and if `how` allows
+    /// that. Returns its address. `old` must lie within one entry (else [`MapError::NotMapped`]) that is not sealed
+    /// (else [`MapError::Sealed`]). If `old` is empty, the mapping must be shared, and this makes a second mapping of
+    /// the same pages. With `keep_old` the mapping always moves, and the old range stays mapped. A private old range
+    /// has no pages then, like a new mapping.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;
@@ -61,8 +62,8 @@ impl<M: Machine> Space<M> {
             return Err(MapError::TooMany);
         }
 
-        // Pages beyond the new length go first, as on Linux, whatever they are; a range that stays in place may be of
-        // several entries.
+        // Pages beyond the new length are unmapped first, as on Linux, even if several entries map them. A range that
+        // only shrinks in place may have several entries.
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
@@ -80,7 +81,7 @@ impl<M: Machine> Space<M> {
             _ => None,
         };
         if let Some(to) = to {
-            // Nothing is unmapped for a mapping that cannot be moved.
+            // Check first that the mapping can be moved, before anything is unmapped for it.
             let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
             if !covering(&self.write_at(old.start).0, shown)?.shared() && twice {
                 return Err(MapError::Invalid);
@@ -91,7 +92,7 @@ impl<M: Machine> Space<M> {
         self.with_memory(|| self.resize(old, new_len, how, to, keep_old))
     }
 
-    /// The rest of [`Space::remap`], after obstacles are unmapped: grows in place, or relocates.
+    /// The rest of [`Space::remap`], after the new place is unmapped: grows the mapping in place, or moves it.
     fn resize(
         &self,
         old: VirtRange,
@@ -114,7 +115,7 @@ impl<M: Machine> Space<M> {
                 return Err(MapError::NoSpace);
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
-            // A mapping that only moves is no more than before, even where a limit was lowered since.
+            // A mapping that only moves is always allowed, even if a limit was lowered since it was made.
             if more > 0 && (self.exceeds(more, &a) || !writer.charge_commit(more, 0, &a)) {
                 return Err(MapError::NoSpace);
             }
@@ -135,13 +136,14 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
             }
-            // Both places in one arena: in all of them together, where they are not.
+            // Both places must be in the writer's arena (the part of the map whose lock it holds). If they are not, all
+            // arenas are joined below.
             let new = match to {
                 Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
                 None => self.find(&writer, new_len),
             };
             match new {
-                // Another thread mapped there since it was cleared.
+                // Another thread has mapped something at the new place since it was unmapped.
                 Some(new) if writer.next(new.start).is_some_and(|e| e.range().start < new.end) => {
                     return Err(MapError::NoSpace);
                 }
@@ -160,14 +162,14 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Makes `range` resident if an entry with these attributes must be. Errors show at the access.
+    /// Makes `range` resident if it is wired. Errors are ignored, because later accesses return them.
     fn bring_in(&self, a: Attributes, range: VirtRange) {
         if a.flags.contains(Flags::WIRED) && !a.flags.contains(Flags::WIRED_ON_FAULT) {
             let _as_far_as_it_goes = self.make_resident(range);
         }
     }
 
-    /// Extends `entry` over the hole `more`, which begins where it ends.
+    /// Extends `entry` over the hole `more`, which begins at its end.
     fn grow<'s>(
         &'s self,
         writer: Writer<'s, M>,
@@ -179,7 +181,7 @@ impl<M: Machine> Space<M> {
         let mut update = Update::new(self, writer, all);
         let mut last = a;
         if shows_objects(entry) && front_is_own(entry) {
-            // A file or shared memory continues at its old end.
+            // The new part continues the file or shared memory at the old end.
             update.push(Piece::new(all, a, ChainSource::Entry(entry)))?;
         } else if shows_objects(entry) {
             update.push(Piece::part(entry, entry.range()))?;
@@ -193,7 +195,7 @@ impl<M: Machine> Space<M> {
         update.apply(Work::None)
     }
 
-    /// Shows the pages of `entry` in `old` at `new`, and more if `new` is longer.
+    /// Maps the pages that `entry` has in `old` at `new`, and further pages if `new` is longer.
     fn relocate<'s>(
         &'s self,
         writer: Writer<'s, M>,
@@ -205,7 +207,7 @@ impl<M: Machine> Space<M> {
     ) -> Result<(), MapError> {
         let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        // The private pages behind a part are the rest of the entry's.
+        // If only a part of the entry moves, private pages after that part belong to the rest of the entry.
         let all_there_is = old.end >= entry.range().end || !has_pages(entry);
         let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
         let len = if twice || goes_on { new.len() } else { old.len() };
@@ -216,7 +218,8 @@ impl<M: Machine> Space<M> {
         if let Some(rest) = rest {
             there.push(Piece::without_private_layers(entry, rest))?;
         }
-        // Marking the old place freezes its chain. A second mapping leaves it as it is.
+        // `Update::new` marks the old entry stale, so its chain does not change. If the call makes a second mapping of
+        // the pages, the old place stays unchanged.
         let gone = if twice { entry.range() } else { old };
         let mut here = Update::new(self, writer, gone);
         here.outside_before(gone)?;
@@ -232,7 +235,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// The entry that covers all of `range`, which is to be moved or resized. A sealed one is not.
+/// The entry that covers all of `range`, to be moved or resized. [`MapError::Sealed`] if it is sealed.
 fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
     match writer.get(range.start) {
         Some(e) if e.flags().contains(Flags::SEALED) => Err(MapError::Sealed),
@@ -241,18 +244,18 @@ fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<
     }
 }
 
-/// Whether more of its object, and not zeroes, lies beyond the entry's end.
+/// Whether the entry maps a file or shared memory, so that growth at its end maps more of the object, and not zeroes.
 fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
-/// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie
-/// there.
+/// Whether a copy of the front (the first backing) may cover more addresses than the entry. If another front has the
+/// same private object, that object may have pages at the additional addresses.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }
 
-/// Whether some layer has anonymous pages: after a fork those behind an empty front do.
+/// Whether a layer of the chain may have anonymous pages. After a fork, the layers behind an empty front may have some.
 fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }

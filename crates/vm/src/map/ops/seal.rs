@@ -1,4 +1,4 @@
-//! Sealing: a range keeps its mappings and their protection as long as the space exists.
+//! Sealing: a sealed range keeps its mappings and their protection as long as the space exists.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -10,9 +10,9 @@ use crate::map::update::pte_update::Work;
 use crate::types::{Prot, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// Seals `range`, for good. Afterwards an operation that unmaps, moves, resizes or replaces a part of it, or
-    /// changes its protection, is refused with [`MapError::Sealed`]. [`MapError::NotMapped`]: there is a hole in it,
-    /// and nothing has changed. A fork's child has the seals, too.
+    /// Seals `range`. A seal cannot be removed. Afterwards an operation that unmaps, moves, resizes or replaces a part
+    /// of `range`, or changes its protection, fails with [`MapError::Sealed`]. [`MapError::NotMapped`] means that
+    /// `range` has a hole; then nothing has changed. A fork's child inherits the seals.
     pub fn seal(&self, range: VirtRange) -> Result<(), MapError> {
         self.valid(range)?;
         self.with_memory(|| self.seal_once(range))
@@ -33,7 +33,8 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Whether advice must not drop the content of `entry`. A program that could store there could drop it anyway.
+/// Whether advice must not drop the content of `entry`. This protects only sealed private memory without the right to
+/// store, because a program that can store there can destroy the content anyway.
 pub(in crate::map) fn keeps_content<M: Machine>(entry: &Entry<M>) -> bool {
     let a = entry.attributes();
     a.flags.contains(Flags::SEALED)

@@ -1,4 +1,4 @@
-//! Showing other pages of a shared object in a part of its mapping.
+//! Makes a part of a shared mapping show other pages of its object (`remap_file_pages` of Linux).
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -10,9 +10,10 @@ use crate::object::ObjectRef;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// Shows the object of the shared mapping at `range.start` from page `page` on in `range`, with the same protection
-    /// and kind. Other mappings may lie in `range` only where they show the same object in the same way, without a
-    /// hole. Anything else is [`MapError::Invalid`]. `populate`: brings the pages in.
+    /// Maps the object of the shared mapping at `range.start` in all of `range`, from the object's page number `page`
+    /// on. Protection and kind do not change. All mappings in `range` must be of the same object with the same
+    /// attributes, without a hole, else the result is [`MapError::Invalid`]. With `populate`, the pages are made
+    /// resident.
     pub fn show_from(&self, range: VirtRange, page: u64, populate: bool) -> Result<(), MapError> {
         self.valid(range)?;
         let end = page.checked_add(range.len() / PAGE_SIZE).ok_or(MapError::Invalid)?;

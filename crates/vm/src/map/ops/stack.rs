@@ -1,4 +1,4 @@
-//! Stacks that grow: a map operation, not a part of the fault.
+//! The growth of stacks. It is a map operation, and not a part of the fault.
 
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
@@ -12,8 +12,8 @@ use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// As [`Space::grow_stack`], for a fault: it waits for the memory that the map itself needs, as a fault waits for
-    /// its page. Any other refusal is a miss, [`FaultError::NotMapped`]. May sleep; the caller holds nothing.
+    /// Calls [`Space::grow_stack`] for a fault. If the map operation finds no memory, waits for memory and repeats the
+    /// call. Any other error becomes [`FaultError::NotMapped`]. May sleep; the caller holds no lock.
     #[cold]
     pub fn grow_stack_at_fault(&self, va: u64) -> Result<(), FaultError> {
         let (mut patience, mut may) = (Patience::new(), MaySleep::here());
@@ -26,8 +26,9 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Extends the stack above `va` down to it, where there is one within its limit and the guard below it stays free.
-    /// True where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
+    /// Extends the stack above `va` down to the page of `va`. The stack must stay within its limit, and its guard must
+    /// stay free. After `Ok` the caller repeats the fault at `va`. [`MapError::NotMapped`] if the mapping above `va` is
+    /// no stack, or its limit or guard forbids the growth.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
         if !M::Pmap::USER.contains(start) {
@@ -36,13 +37,14 @@ impl<M: Machine> Space<M> {
         let (mut writer, _) = self.write_at(start);
         let stack = writer.next(start).ok_or(MapError::NotMapped)?;
         if stack.range().contains(start) {
-            // Another thread was faster.
+            // Another thread has extended the stack since the fault.
             return Ok(());
         }
         if !stack.flags().contains(Flags::GROWS_DOWN) {
             return Err(MapError::NotMapped);
         }
-        // A long stack may be several entries, one for each time that its front's room was used up.
+        // A long stack may have several entries, because growth begins a new entry when all addresses that the front
+        // covers (its room) are in use.
         let mut top = stack.range().end;
         while let Some(above) = writer.get(top)
             && above.flags().contains(Flags::GROWS_DOWN)
@@ -55,7 +57,7 @@ impl<M: Machine> Space<M> {
         }
         if let Some(below) = writer.before(start)
             && !below.flags().contains(Flags::GROWS_DOWN)
-            // An inaccessible mapping is a guard itself: runtimes put theirs below the stack.
+            // An inaccessible mapping is a guard itself, which language runtimes put below a stack.
             && !below.prot().is_empty()
             && below.range().end.saturating_add(STACK_GUARD) > start
         {
@@ -75,7 +77,8 @@ impl<M: Machine> Space<M> {
             update.push(Piece::new(VirtRange { start, end: old.end }, a, ChainSource::Entry(stack)))?;
             return update.apply(Work::None);
         }
-        // The front's room is used up: an entry of its own below, whose front covers four times as much.
+        // All addresses that the front covers are in use, so a new entry is made below. The new entry's front covers
+        // four times as many addresses.
         let room = (top - old.start).saturating_mul(4).min(limits.stack);
         let range = VirtRange { start, end: old.start };
         let mut update = Update::new(self, writer, range).with_stack_room(room);

@@ -1,9 +1,9 @@
-//! The kernel's memory that a space takes, counted by walking its structures. No counter is kept for it: faults and map
-//! operations pay nothing.
+//! The kernel memory that a space uses, counted by a walk over its structures. No counter is kept, so that faults and
+//! map operations have no cost for it.
 //!
-//! A private object may be shown by backings of several spaces, after forks. Its bytes are divided evenly between its
-//! backings, so that the sum over all spaces has each object once. Divisions round down. Files and shared memory belong
-//! to no space and are left out.
+//! After forks, backings of several spaces may share a private object. The object's bytes are divided evenly between
+//! its backings, so that the sum over all spaces counts each object once. Divisions round down. Files and shared memory
+//! belong to no space and are not counted.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::piece::layers;
@@ -11,10 +11,10 @@ use crate::map::space::Space;
 use crate::object::index::NodeCount;
 use crate::types::PAGE_SIZE;
 
-/// Entries, and nodes of an index, that are counted under one pin.
+/// Number of entries, or of nodes of an index, that are counted under one pin of the epoch (an RCU read section).
 const COUNTED: usize = 256;
 
-/// Bytes that a space takes, with their part of the slabs' waste.
+/// Bytes that a space uses, including its share of the slabs' waste.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Structures {
     /// Page-table pages, the root included.
@@ -25,22 +25,22 @@ pub struct Structures {
     pub entries: u64,
     /// Backings.
     pub backings: u64,
-    /// Its part of private objects.
+    /// The space's share of private objects.
     pub objects: u64,
-    /// Its part of the nodes of their indexes.
+    /// The space's share of the nodes of its objects' indexes.
     pub index: u64,
 }
 
 impl Structures {
-    /// All of it.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.tables + self.space + self.entries + self.backings + self.objects + self.index
     }
 }
 
 impl<M: Machine> Space<M> {
-    /// Counts the structures of the space: exact while nothing changes them. The work is for its entries, their layers
-    /// and the occupied nodes of their indexes. May sleep; the caller holds nothing.
+    /// Counts the structures of the space. The result is exact if no structure changes during the call. The cost
+    /// follows the entries, their layers, and the nodes of their indexes. May sleep; the caller holds no lock.
     pub fn structures(&self) -> Structures {
         let memory = self.vm().map_memory();
         let objects = self.vm().object_memory();
@@ -51,7 +51,7 @@ impl<M: Machine> Space<M> {
             ..Structures::default()
         };
         if self.arenas.fanned_out() {
-            // The home arena lies in the space.
+            // The home arena (the space's first) is embedded in the space's structure, so it is not counted again.
             let more = self.arenas.all().count() as u64 - 1;
             found.space += memory.fans.cache().share() + more * memory.arenas.cache().share();
         }
@@ -142,7 +142,7 @@ mod tests {
             found.total() - found.tables
         });
         let sum: u64 = all.sum();
-        // Divisions round down, by less than a byte for each backing and each of its two figures.
+        // Each backing has two divisions, and each rounds down by less than a byte.
         let rounded = 2 * 21 * 30 * 22;
         assert!(sum <= taken && sum + rounded >= taken, "{sum} of {taken}: {:?}", parent.structures());
         let none = Structures::default();

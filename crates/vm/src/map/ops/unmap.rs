@@ -1,4 +1,4 @@
-//! Taking mappings away: a range, or everything.
+//! The removal of mappings: of a range, or of a whole space.
 
 use crate::check::Level;
 use crate::error::MapError;
@@ -18,15 +18,16 @@ use quire_sync::atomic::Ordering;
 use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
-    /// Unmaps the mappings in `range`; holes are no error. Proportional to the residents and entries in it, not to its
-    /// length. When it returns, no CPU has a translation of the range left.
+    /// Unmaps all mappings in `range`. Holes are no error. The cost is proportional to the resident pages and entries
+    /// in the range, not to its length. When this returns, no CPU has a translation of the range any more.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Unmap, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
         self.with_memory(|| self.unmap_by(self.write(range)?, range))
     }
 
-    /// As [`Space::unmap`], by the writer that has all of `range`.
+    /// Unmaps all mappings in `range` like [`Space::unmap`], but does not acquire a lock. `writer` is the writer of the
+    /// arena (a part of the map with its own lock) to which all of `range` belongs.
     pub(in crate::map) fn unmap_by<'s>(&'s self, writer: Writer<'s, M>, range: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, range);
         if update.unmapped_in(range)? == 0 {
@@ -40,7 +41,8 @@ impl<M: Machine> Space<M> {
 
 impl<M: Machine> Drop for SpaceRef<M> {
     fn drop(&mut self) {
-        // A thread that unwinds may have left work half-done, and taking the space apart would wait for it.
+        // If the thread unwinds, the space is not destroyed. The thread may have left an operation unfinished, and the
+        // destruction would wait for that operation.
         let before = if mutant(Mutant::HandleNotAtomic) {
             let before = self.place.refs.load(Ordering::Acquire);
             self.place.refs.store(before - 1, Ordering::Release);
@@ -54,8 +56,8 @@ impl<M: Machine> Drop for SpaceRef<M> {
         quire_sync::atomic::fence_after_rmw();
         let _span = Span::begin(EventKind::TakeApart, 0, 0);
         self.vm().map_memory().all.forget(self);
-        // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it. After the first step
-        // no backing leads to it.
+        // SAFETY: this was the last handle, so no thread faults in the space and no CPU runs it. After `take_apart` no
+        // backing points to it.
         unsafe {
             take_apart(self);
             Space::free(self.0);
@@ -63,14 +65,15 @@ impl<M: Machine> Drop for SpaceRef<M> {
     }
 }
 
-/// Takes a space apart whose last handle is gone: no leaf is looked at one by one, no page table is walked.
+/// Unmaps everything in a space whose last handle was dropped. It visits no leaf, and walks no page table.
 ///
-/// Relies on C4, exit: one flush leaves no CPU with a translation, and no CPU will fault here again. A reverse scan
-/// that found the space through a backing holds that backing's shard. So unlinking every backing waits for the scans;
-/// only then do the page tables go. The entries go at once: no reader is left.
+/// One flush suffices (relies on C4: frames are freed after the flush). After the flush no CPU has a translation, and
+/// no CPU can fault in the space again. A reverse scan that found the space through a backing holds the lock of that
+/// backing's shard (a part of a mapping list). So the unlinking of all backings waits for these scans. Only then are
+/// the page tables freed. The entries are freed without the epoch, because no reader is left.
 ///
 /// # Safety
-/// Other threads reach the space by its backings only, and no CPU runs it.
+/// Other threads can reach the space only through its backings, and no CPU runs it.
 pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     let vm = space.vm();
     vm.epoch().push_back();
@@ -85,7 +88,7 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
             all = entry;
         }
     }
-    // Without an entry there is no leaf, and nothing to flush.
+    // Without an entry there is no leaf, so no flush is needed.
     if !all.is_null() {
         let proof = Flushed::whole(vm, space.pmap());
         let mut pile = vm.epoch().pile();
@@ -103,6 +106,6 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
             }
         }
     }
-    // Table pages may be there even where nothing is mapped any more.
+    // The space may have empty table pages even if no entry was left.
     space.pmap().clear(vm);
 }

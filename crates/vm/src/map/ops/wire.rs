@@ -1,21 +1,21 @@
-//! Wiring: ranges whose pages stay resident.
+//! Wiring: a wired range's pages stay resident.
 //!
-//! # How
-//! An entry has a mark that its range is wired, and so does each backing of its chain. No mark is written on pages.
-//! Pageout passes over the backings that show a page anyway. If it meets a wired one, it leaves the page where it is
-//! ([`rmap::unmap_unwired`](crate::rmap::unmap_unwired)). So wiring and unwiring cost work for the entries and their
-//! layers, not for pages (relies on C7). Only bringing in missing pages is work for pages.
+//! # Marks
+//! A wired entry has a mark, and so does each backing of its chain. Pages have no mark. Before it evicts a page,
+//! pageout visits all backings that show it. If one of them is wired, pageout leaves the page resident
+//! ([`rmap::unmap_unwired`](crate::rmap::unmap_unwired)). So the cost of wiring and unwiring follows the entries and
+//! their layers, not the pages (relies on C7). Only the reading of missing pages has a cost for each page.
 //!
-//! A chain belongs to one entry, so its mark is that entry's alone: wired and other mappings may show the same page of
-//! a file. Every layer that a wired chain shows stays, also where a layer in front hides it: every error is towards
-//! keeping.
+//! A chain belongs to one entry, so its marks are that entry's alone. Wired and unwired mappings may map the same page
+//! of a file. A page of any layer of a wired chain stays resident, even if a layer in front hides it. That keeps a few
+//! pages needlessly, but is always safe.
 //!
 //! # Against pageout
-//! The writer marks the chain and publishes; then the range is faulted in. A fault reads busy under the table page's
-//! lock, behind a fence; pageout sets busy, fences, and reads the mark. So one of them sees the other: the fault waits
-//! and brings the page in again, or pageout leaves it.
+//! The writer marks the chain and publishes the entry. Then the range is faulted in. A fault checks the busy state
+//! under the table page's lock, after a fence. Pageout sets the page busy, fences, and reads the mark. So either the
+//! fault sees the busy page, waits, and reads the page in again, or pageout sees the mark and leaves the page.
 //!
-//! Truncation, and advice that content is not needed, take wired pages too. A child does not inherit wiring.
+//! A truncation, and advice that content is not needed, remove wired pages too. A child does not inherit wiring.
 
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
@@ -28,9 +28,9 @@ use crate::types::{Access, Prot, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
-    /// Wires or unwires `range`. If a part of it is a hole, the range before that is changed and
-    /// [`MapError::NotMapped`] returned, as on Linux. The caller brings pages in after this by
-    /// [`make_resident`](Space::make_resident), in steps as large as it likes.
+    /// Wires or unwires `range`. If `range` has a hole, the part before the hole is changed, and the result is
+    /// [`MapError::NotMapped`], as on Linux. Afterwards the caller reads the pages in by
+    /// [`make_resident`](Space::make_resident), in steps of any size.
     pub fn wire(&self, range: VirtRange, how: Wire) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Wire, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -53,17 +53,17 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// How mappings are wired that are made from now on.
+    /// Sets how future mappings are wired.
     pub fn wire_future(&self, how: Wire) {
         self.set_future(how);
     }
 
-    /// Bytes that are wired: in O(entries).
+    /// Number of wired bytes. The cost is O(entries).
     pub fn wired_bytes(&self) -> u64 {
         self.wired_in(M::Pmap::USER)
     }
 
-    /// Bytes of `range` that are wired.
+    /// Number of wired bytes in `range`.
     pub fn wired_in(&self, range: VirtRange) -> u64 {
         let mut bytes = 0;
         self.entries(range.start, &mut |e| {
@@ -75,7 +75,7 @@ impl<M: Machine> Space<M> {
         bytes
     }
 
-    /// Returns how far it came: to the first hole.
+    /// Wires or unwires `range` up to the first hole. Returns the changed part.
     fn change_wiring(&self, range: VirtRange, how: Wire) -> Result<VirtRange, MapError> {
         let writer = self.write(range)?;
         let changed = |e: &Entry<M>| {
@@ -100,11 +100,16 @@ impl<M: Machine> Space<M> {
         Ok(range)
     }
 
-    /// Makes the mappings in `range` resident. Private memory that allows stores is made so for stores, so that no
-    /// store has to copy later. If a part of it is a hole, the rest is served and [`MapError::NotMapped`] returned.
-    /// [`MapError::Invalid`]: no map can have the range. [`MapError::Protection`]: a page cannot be made resident,
-    /// because its mapping allows no access or its object ends before it. Also [`MapError::OutOfMemory`]. Pages brought
-    /// in before stay. May sleep.
+    /// Makes the pages of `range` resident and maps them. Private memory that allows stores is faulted in for stores,
+    /// so that no later store needs a copy. If `range` has a hole, the rest is made resident, and the result is
+    /// [`MapError::NotMapped`]. The other errors:
+    ///
+    /// - [`MapError::Invalid`]: no map can have the range.
+    /// - [`MapError::Protection`]: a page cannot be made resident, because its mapping allows no access, or because the
+    ///   object ends before the page.
+    /// - [`MapError::OutOfMemory`]: no memory is free.
+    ///
+    /// After an error, pages that were made resident stay. May sleep.
     pub fn make_resident(&self, range: VirtRange) -> Result<(), MapError> {
         // Relies on C10: a range that no map can have is an error.
         self.valid(range)?;
@@ -125,7 +130,7 @@ impl<M: Machine> Space<M> {
             let store = a.prot.contains(Prot::WRITE) && !a.flags.contains(Flags::SHARED);
             match self.fault_range(part, if store { Access::Write } else { Access::Read }) {
                 Ok(()) => {}
-                // Another thread has unmapped it meanwhile.
+                // Another thread has unmapped the part during this call.
                 Err(FaultError::NotMapped) => result = Err(MapError::NotMapped),
                 Err(FaultError::OutOfMemory) => return Err(MapError::OutOfMemory),
                 Err(_) => return Err(MapError::Protection),

@@ -1,8 +1,9 @@
-//! Forgetting accesses, for tools that measure how much memory a program uses in a while (`clear_refs` of Linux).
+//! The clearing of access bits, for tools that measure how much memory a program uses in a period (`clear_refs` of
+//! Linux).
 //!
-//! The map's lock is not taken. Each leaf changes under its table page's lock, by the exchange that pageout uses. So a
-//! concurrent fault, reverse scan, map operation or drop of the tables meets the leaf with or without its access bit.
-//! None of them relies on the bit.
+//! `Space::forget_accesses` acquires no lock of the map. Each leaf changes under its table page's lock, by the atomic
+//! operation that pageout uses. So a concurrent fault, reverse scan, map operation or drop of the tables finds the leaf
+//! with or without its access bit. None of them relies on the bit.
 
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::space::Space;
@@ -14,7 +15,7 @@ impl<M: Machine> Space<M> {
     /// number of leaves that had the bit.
     ///
     /// No translation is flushed. A CPU that has cached a translation does not set the bit again. So an access soon
-    /// after this may go unseen, as with pageout's own looks, and as on Linux.
+    /// after this call may not be noticed. Pageout has the same limitation, and so has Linux.
     ///
     /// The work follows the table pages, not the addresses. Each table page is locked for at most one visit to each of
     /// its leaves.
@@ -30,7 +31,7 @@ impl<M: Machine> Space<M> {
             while let Some(present) = table.next_present(from, to) {
                 from = present + PAGE_SIZE;
                 forgotten += u64::from(table.take_accessed(present));
-                // The leaf keeps the frame from being freed while the table page is locked.
+                // The leaf cannot be removed while the table page is locked, so the frame is not freed.
                 if let Some(page) = table.get(present).and_then(|leaf| vm.page_of_leaf(leaf.pfn))
                     && page.state().0 & State::REFERENCED != 0
                 {
@@ -108,7 +109,7 @@ mod tests {
                 if round % 3 == 0 {
                     space.drop_tables();
                 }
-                // A fork takes the stores away, and the next store restores them.
+                // A fork write-protects the leaves, and the next store makes a leaf writable again.
                 let child = (round % 5 == 0).then(|| space.fork().unwrap());
                 for n in 0..SPAN {
                     assert_eq!(load(&space, page(n)), n as u8, "round {round}");

@@ -1,8 +1,9 @@
 //! Commit charge (`Committed_AS`): writable private bytes, over all spaces.
 //!
-//! An arena's writer posts a change of its bytes when it ends, to a count of its CPU. So a change writes no shared
-//! line, and no query walks spaces. With a limit, a writer posts the bytes before it maps them, and then sums the
-//! counts. Of two writers that would exceed the limit together, at least one sees the other's bytes.
+//! An arena is a part of a map with its own lock. When an arena's writer is released, it posts the change of the
+//! arena's bytes to a count of its CPU. So a change writes no shared cache line, and a query needs no walk over the
+//! spaces. If there is a limit, a writer posts the bytes before it maps them, and then sums the counts of all CPUs. Of
+//! two writers that would exceed the limit together, at least one sees the other's bytes.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
@@ -10,13 +11,13 @@ use quire_sync::{PerCpu, preempt_off};
 
 /// The commit charge of a system.
 pub struct CommitCharge {
-    /// The most bytes; [`CommitCharge::UNLIMITED`]: no limit.
+    /// The limit in bytes, or [`CommitCharge::UNLIMITED`].
     limit: AtomicU64,
     posts: PerCpu<Posts>,
 }
 
-/// The posts of a CPU, in bytes. Two counts, because a thread may post on one CPU and take back on another: a sum that
-/// reads all that went before all that came is never too low.
+/// The posts of a CPU, in bytes. Additions and subtractions have separate counts, because a thread may add on one CPU
+/// and subtract on another. A sum that reads all subtractions before all additions is never too low.
 pub(in crate::map) struct Posts {
     came: AtomicU64,
     gone: AtomicU64,
@@ -30,7 +31,7 @@ impl Posts {
     /// Adds `by` modulo 2^64.
     ///
     /// # Requires
-    /// The caller is this CPU's thread, and stays there.
+    /// The caller runs on this CPU, and is not preempted.
     #[inline]
     fn add(&self, by: u64) {
         let (count, by) = if by as i64 >= 0 { (&self.came, by) } else { (&self.gone, by.wrapping_neg()) };
@@ -39,19 +40,19 @@ impl Posts {
 }
 
 impl CommitCharge {
-    /// The limit that refuses nothing.
+    /// The value of the limit that means no limit.
     pub const UNLIMITED: u64 = u64::MAX;
 
     pub(in crate::map) fn new(posts: PerCpu<Posts>) -> Self {
         CommitCharge { limit: AtomicU64::new(Self::UNLIMITED), posts }
     }
 
-    /// The most bytes that spaces may have together, with the pages of files and of shared memory.
+    /// The limit, in bytes, of the sum of the commit charge and the resident pages of files and shared memory.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit. Spaces keep their memory, also above the limit.
+    /// Changes the limit. Spaces keep their memory, even if it exceeds the limit.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -61,8 +62,8 @@ impl CommitCharge {
         self.limit() != Self::UNLIMITED
     }
 
-    /// Bytes that all spaces have. Bytes that come or go during the call may count. The call is not preempted, so that
-    /// they are few.
+    /// The commit charge in bytes, over all spaces. Bytes that are posted during the call may or may not count. The
+    /// call is not preempted, so that few bytes are posted while it sums.
     pub fn bytes(&self) -> u64 {
         let _here = preempt_off();
         let sum = |of: fn(&Posts) -> &AtomicU64| {
@@ -79,10 +80,11 @@ impl CommitCharge {
         self.posts.mine(&cpu).add(by);
     }
 
-    /// Posts `more` bytes, unless the commit charge and `others` would exceed the limit.
+    /// Posts `more` bytes, unless the commit charge and `others` bytes would exceed the limit. Returns whether the
+    /// bytes were posted.
     #[cold]
     pub(crate) fn charge_commit(&self, more: u64, others: u64) -> bool {
-        // A hopeless request does not get others refused.
+        // A request above the limit is refused before the post, because its post could make other requests fail.
         if more > self.limit() {
             return false;
         }

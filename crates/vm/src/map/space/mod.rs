@@ -24,28 +24,30 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from
-/// which a system call's return address would lie in the hole (as Linux). Page tables may reach less far
-/// ([`Pmap::USER`]).
+/// The addresses that a program may map at most. Page 0 is left out, and on x86-64 the last page before the
+/// non-canonical hole, as in Linux. A system call at the end of that page would return to an address in the hole. Page
+/// tables may cover less ([`Pmap::USER`]).
 pub const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
 
-/// Addresses below a stack in which nothing is placed without a fixed address, and into which a stack never grows: 256
-/// pages, as Linux.
+/// The size in bytes of the guard below a stack: 256 pages, as in Linux. Only a mapping with a fixed address is placed
+/// there. A stack stops growing at this distance from the mapping below it.
 pub const STACK_GUARD: u64 = 256 * PAGE_SIZE;
 
-/// How often an operation begins again after pageout has made room: other threads may take the memory first.
+/// How often an operation is tried again after pageout has freed memory. One retry may not suffice, because other
+/// threads may allocate that memory first.
 const ATTEMPTS: u32 = 32;
 
 /// The placement of mappings without an address, and the limits of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Mappings without an address go to the lowest hole at or above this; without one, to the lowest hole of all.
+    /// A mapping without a fixed address goes to the lowest hole that fits at or above this address. If there is none,
+    /// it goes to the lowest hole that fits anywhere.
     pub base: u64,
-    /// Bytes a stack may grow to.
+    /// Bytes to which a stack may grow.
     pub stack: u64,
     /// Bytes that may be mapped.
     pub bytes: u64,
-    /// Bytes of those that may be private memory that can be stored into, stacks apart.
+    /// Bytes that may be mapped as writable private memory, except stacks.
     pub data: u64,
     /// Entries that may exist.
     pub entries: u64,
@@ -62,34 +64,36 @@ impl Limits {
     };
 }
 
-/// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s. On lines of its own:
-/// spaces that lie side by side belong to different CPUs.
+/// An address space. [`Space::new`] and [`Space::fork`] make one. Callers reach it through [`SpaceRef`]s. It has cache
+/// lines of its own, because spaces that lie side by side are used by different CPUs.
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
     vm: &'static Maps<M>,
     id: u64,
-    /// Leaves of page tables that were dropped while no CPU ran the space, and [`BARE`] if all tables went; the next
-    /// fault sets it to zero. Every fault reads it, so it stands with fields that never change.
+    /// The number of leaves that were dropped with page tables while no CPU ran the space, and [`BARE`] if all tables
+    /// were dropped. The next fault that succeeds sets it to zero. Every fault reads it, so it is beside fields that
+    /// never change.
     dropped: AtomicU64,
-    /// No fault enters a translation any more. Read by every fault too; written once, at a violent end.
+    /// Set if no fault may enter a translation any more. Every fault reads it. It is written once, by
+    /// [`Space::condemn`].
     pub(super) condemned: AtomicBool,
     pmap: M::Pmap,
     pub(super) arenas: Arenas<M>,
-    /// Settings: written by their owner's system calls, read by map operations.
+    /// The fields of [`Limits`]. System calls of the process write them; map operations read them.
     base: AtomicU64,
     stack: AtomicU64,
     bytes: AtomicU64,
     data: AtomicU64,
     entries: AtomicU64,
-    /// How mappings are wired that are made from now on (a [`Wire`]).
+    /// How future mappings are wired (a [`Wire`]).
     future: AtomicU8,
-    /// The most resident pages that a look has found since the peak was restarted.
+    /// The largest number of resident pages that a query has found since the peak was restarted.
     peak: AtomicU64,
-    /// Its place on pageout's lists, and the number of its handles.
+    /// The space's place on pageout's lists, and the number of its handles.
     pub(super) place: SpacePlace<M>,
 }
 
-/// Beside the number of dropped leaves: all tables went with them, the root too.
+/// A flag in `dropped`: all page tables were dropped, the root too.
 const BARE: u64 = 1 << 63;
 
 /// Counts of a space, computed by a query: no fault touches a counter of the space.
@@ -99,23 +103,24 @@ pub struct SpaceStats {
     pub mapped_bytes: u64,
     /// Bytes that entries cover, by class.
     pub covered: Covered,
-    /// The most that they ever covered: exact if the map never fanned out, otherwise at least the true peak.
+    /// The most bytes that entries ever covered. Exact if the space never had a second arena, otherwise an upper bound.
     pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,
-    /// Page-table pages, the root included; 0 where all were dropped.
+    /// Page-table pages, the root included; 0 if all were dropped.
     pub table_pages: u64,
     /// Entries.
     pub entries: u64,
-    /// The largest number of resident pages there was ([`Pmap::peak_pages`]), or is now.
+    /// The largest number of resident pages so far, the present number included ([`Pmap::peak_pages`]).
     pub peak_resident: u64,
 }
 
-/// A counted handle of a [`Space`]. The last one, dropped, takes the space apart: drop it where sleeping is allowed, on
-/// a CPU of the machine, and after every CPU has left it.
+/// A counted handle of a [`Space`]. Dropping the last handle destroys the space. Drop it only where sleeping is
+/// allowed, on a CPU of the machine, and after no CPU runs the space any more.
 pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
-// SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
+// SAFETY: a handle is a shared reference to a space, which lives while the handle exists. A space is made of locks and
+// atomics.
 unsafe impl<M: Machine> Send for SpaceRef<M> {}
 // SAFETY: `&SpaceRef` gives `&Space`, which is made of locks and atomics, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for SpaceRef<M> {}
@@ -125,24 +130,24 @@ impl<M: Machine> Space<M> {
     #[allow(clippy::new_ret_no_self)] // A space is reached through handles only.
     pub fn new(vm: &'static Maps<M>) -> Result<SpaceRef<M>, OutOfMemory> {
         let space = NewSpace::new(vm, Limits::DEFAULT)?;
-        // SAFETY: the space shows nothing, so that it shares no page with another one.
+        // SAFETY: the space maps no page, so it shares no page with another space.
         Ok(space.born(&unsafe { NeverMapped::new() }))
     }
 }
 
-/// A space that only its maker can reach yet: its map is filled without a lock. If this is dropped, it takes its memory
-/// back; its map is empty then.
+/// A new space. Only the thread that makes it can reach it, so the thread fills its map without a lock. A drop frees
+/// the space; its map must be empty then.
 pub(super) struct NewSpace<M: Machine>(NonNull<Space<M>>);
 
 impl<M: Machine> NewSpace<M> {
     pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<NewSpace<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
-        // SAFETY: the space keeps the page tables with its own `vm`, and destroys them in `free`.
+        // SAFETY: the space uses the page tables with its own `vm` only, and destroys them in `free`.
         let pmap = match unsafe { M::Pmap::new(vm) } {
             Ok(pmap) => pmap,
             Err(e) => {
-                // SAFETY: the memory was taken from this slab just now, and nothing was written there.
+                // SAFETY: the memory was just allocated from this slab, and nothing was written there.
                 unsafe { memory.spaces.cache().free(vm, place.cast()) };
                 return Err(e);
             }
@@ -163,24 +168,25 @@ impl<M: Machine> NewSpace<M> {
             peak: AtomicU64::new(0),
             place: SpacePlace::new(),
         };
-        // SAFETY: `place` is fresh memory from the slab of spaces, so it has a space's size and alignment.
+        // SAFETY: `place` is new memory from the slab of spaces, so it has a space's size and alignment.
         unsafe { place.write(space) };
         Ok(NewSpace(place))
     }
 
     pub fn pmap(&self) -> &M::Pmap {
-        // SAFETY: `new` wrote the space, and it is freed only by `drop` or handed on by `born`.
+        // SAFETY: `new` wrote the space. Only `drop` frees it, and `born` consumes `self`.
         unsafe { self.0.as_ref() }.pmap()
     }
 
     /// The arena of its entries.
     pub fn home(&mut self) -> &mut Arena<M> {
-        // SAFETY: no thread can reach the arenas: a backing leads to the page tables alone, and `&mut self` is the
-        // maker's.
+        // SAFETY: no other thread can reach the arenas: a backing leads to the page tables only, and only the maker has
+        // `&mut self`.
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// Lets other threads find it. The proof says that memory shared with another space is write-protected there, and
+    /// Publishes the space, so that other threads can find it. `_shared` is a proof about memory that this space shares
+    /// with another space. The other space's leaves of this memory are write-protected, and the write-protection was
     /// flushed.
     pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
@@ -193,19 +199,19 @@ impl<M: Machine> NewSpace<M> {
 impl<M: Machine> Drop for NewSpace<M> {
     fn drop(&mut self) {
         if quire_sync::hooks::is_panicking() {
-            // Backings that lead to it may be listed already.
+            // Mapping lists may already have backings that point to the space, so it must not be freed.
             return;
         }
-        // SAFETY: the space was never born, so no handle and no list has it, and its map has no entries.
+        // SAFETY: the space was never published, so no handle and no list refers to it, and its map has no entries.
         unsafe { Space::free(self.0) };
     }
 }
 
 impl<M: Machine> Space<M> {
-    /// Gives back what a space without entries and leaves has, and itself.
+    /// Frees a space that has no entries and no leaves, with its arenas and page tables.
     ///
     /// # Safety
-    /// The caller alone can reach it, no CPU runs it, and it is freed once.
+    /// The caller alone can reach the space, no CPU runs it, and it is freed once.
     pub(super) unsafe fn free(mut this: NonNull<Space<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -234,8 +240,9 @@ impl<M: Machine> Space<M> {
     /// The page tables, for the machine that loads them.
     ///
     /// # Safety
-    /// The caller loads or looks at them, or removes leaves by the rules of [`Pmap`] and [`Table`](crate::Table): the
-    /// map does not know leaves that a caller enters. They are not used after the space's last handle.
+    /// The caller loads or reads the page tables, or removes leaves by the rules of [`Pmap`] and
+    /// [`Table`](crate::Table). It enters no leaves, because the map would not know them. It does not use the page
+    /// tables after the space's last handle is dropped.
     #[inline(always)]
     pub unsafe fn page_tables(&self) -> &M::Pmap {
         &self.pmap
@@ -250,8 +257,9 @@ impl<M: Machine> Space<M> {
         self.id
     }
 
-    /// The entry that covers `va`. No lock is taken and nothing is written but the pin. A hit counts while the entry is
-    /// not stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (relies on C3).
+    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A found entry is valid if
+    /// it is not stale under the lock of the table page. `None` is valid if [`Space::unchanged_since`] returns true
+    /// (relies on C3).
     #[inline]
     pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
@@ -270,7 +278,7 @@ impl<M: Machine> Space<M> {
         self.lookup(va, pin)
     }
 
-    /// How mappings made from now on are wired.
+    /// How future mappings are wired.
     pub fn future(&self) -> Wire {
         Wire::from_u8(self.future.load(Ordering::Relaxed))
     }
@@ -278,7 +286,7 @@ impl<M: Machine> Space<M> {
         self.future.store(how as u8, Ordering::Relaxed);
     }
 
-    /// The limits of the space, and where it places mappings.
+    /// The limits of the space, and the base address for new mappings.
     pub fn limits(&self) -> Limits {
         Limits {
             base: self.base.load(Ordering::Relaxed),
@@ -298,11 +306,10 @@ impl<M: Machine> Space<M> {
         self.entries.store(limits.entries, Ordering::Relaxed);
     }
 
-    /// Does a map operation, and again if it failed for lack of memory that pageout can free.
+    /// Runs a map operation, and runs it again while it fails for lack of memory and pageout frees some.
     ///
     /// # Requires
-    /// The operation changes nothing where it fails, or comes to the same when it is done again; the caller holds
-    /// nothing.
+    /// A failed operation changes nothing, or can be repeated with the same result. The caller holds no lock.
     pub(super) fn with_memory<R>(&self, mut operation: impl FnMut() -> Result<R, MapError>) -> Result<R, MapError> {
         for _ in 0..ATTEMPTS {
             match operation() {
@@ -313,7 +320,7 @@ impl<M: Machine> Space<M> {
         operation()
     }
 
-    /// Relies on C10: a range from outside.
+    /// Checks a range that a program passed (relies on C10).
     pub(super) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
         let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;
         VirtRange::checked(range.start, len)
@@ -322,7 +329,7 @@ impl<M: Machine> Space<M> {
             .ok_or(MapError::Invalid)
     }
 
-    /// Counts what the space holds, from its tables.
+    /// The counts of the space, read from its entries and page tables.
     pub fn stats(&self) -> SpaceStats {
         let resident_pages = self.pmap.resident_pages(self.vm);
         let covered = self.arenas.all().map(|a| a.covered()).fold(Covered::default(), |sum, more| sum.and(&more));
@@ -337,7 +344,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The most pages that were resident at once, as exactly as [`Pmap::peak_pages`] has it. No table is read.
+    /// The most pages that were resident at the same time. The number is as exact as [`Pmap::peak_pages`]. Reads no
+    /// page table.
     pub fn peak_resident(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).max(self.pmap.peak_pages(self.vm))
     }
@@ -347,12 +355,12 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.mapped()).sum()
     }
 
-    /// Bytes of private memory that can be stored into, in all arenas.
+    /// Bytes of writable private memory in all arenas, except stacks.
     pub(super) fn data(&self) -> u64 {
         self.arenas.all().map(|a| a.data()).sum()
     }
 
-    /// Adds leaves that went with dropped page tables. `bare`: no table was left.
+    /// Notes that page tables with `leaves` leaves were dropped. `bare` says that no table page was left.
     pub(super) fn note_dropped(&self, leaves: u64, bare: bool) {
         self.peak.fetch_max(leaves, Ordering::Relaxed);
         let more = |dropped: u64| Some((dropped + leaves) | if bare { BARE } else { 0 });
@@ -361,19 +369,21 @@ impl<M: Machine> Space<M> {
             return;
         }
         self.vm.map_memory().all.bare(self);
-        // A fault that has not read the note has entered its leaf before, and no other fault may come.
+        // This CPU stores the note in `dropped`, fences, and then looks for tables. A fault on another CPU that did not
+        // read the note entered its leaf before the note was stored. If no other fault follows, only this look finds
+        // the table of that leaf.
         fence_full();
         if self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
         }
     }
 
-    /// A fault has failed for lack of memory, and may have made a root and some tables. Passes visit the space again
-    /// then. Otherwise threads that wait for memory would keep the tables that they wait for. The note of the drop
-    /// stays for the fault that succeeds.
+    /// Called after a fault has failed for lack of memory. The fault may have made a root and some tables. If it has,
+    /// this call makes pageout visit the space again and free them. Otherwise a space whose threads wait for memory
+    /// would keep these tables while it waits. The note of the drop stays for the fault that succeeds.
     #[cold]
     pub(crate) fn note_tables_left(&self) {
-        // A drop notes itself, then looks for tables again.
+        // Pairs with the fence in `note_dropped`, which notes the drop and then looks for tables.
         fence_full();
         if self.is_bare() && self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
@@ -391,7 +401,8 @@ impl<M: Machine> Space<M> {
         self.dropped.load(Ordering::Relaxed) != 0
     }
 
-    /// How many leaves went with them; only one fault gets the count. From then on passes visit the space again.
+    /// Clears the note of dropped page tables, and returns the number of leaves that were dropped with them. Only one
+    /// fault gets the number. From then on pageout visits the space again.
     pub(crate) fn take_dropped(&self) -> u64 {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped & BARE != 0 {
@@ -400,26 +411,26 @@ impl<M: Machine> Space<M> {
         dropped & !BARE
     }
 
-    /// Records that `now` pages are resident; returns the most that ever were.
+    /// Records that `now` pages are resident. Returns the peak.
     fn note_peak(&self, now: u64) -> u64 {
-        // Mostly it is no new peak, and then no line is written that map operations read.
+        // Usually `now` is no new peak. Then this does not write the cache line, which map operations read.
         if now > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
         self.peak_resident()
     }
 
-    /// Forgets the peak of resident pages: from now on [`Space::peak_resident`] is the most since this call, or the
-    /// count of now. A page that comes or goes meanwhile may count in the new peak.
+    /// Restarts the peak of resident pages: [`Space::peak_resident`] becomes the largest number since this call, the
+    /// present one included. A page that is mapped or unmapped during the call may count in the new peak.
     pub fn restart_peak(&self) {
         self.pmap.restart_peak(self.vm);
-        // Summed over the tables, because the count that they keep lacks the pages that other CPUs have not reported.
+        // Sum over the page tables, because the pmap's own count lacks pages that other CPUs have not reported yet.
         self.peak.store(0, Ordering::Relaxed);
         self.note_peak(self.pmap.resident_pages(self.vm));
     }
 
-    /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it
-    /// faster.)
+    /// Unmaps everything. The space can be used again. An exit needs no call, because dropping the last handle unmaps
+    /// faster.
     pub fn clear(&self) {
         let mut at = M::Pmap::USER.start;
         while at < M::Pmap::USER.end {
@@ -438,7 +449,7 @@ impl<M: Machine> Space<M> {
         SpaceRef(NonNull::from(self))
     }
 
-    /// Another handle, unless the last one is gone.
+    /// Returns another handle, or `None` if the last handle was dropped.
     ///
     /// # Requires
     /// The caller holds the lock of the list that the space is on.
@@ -459,7 +470,7 @@ impl<M: Machine> Deref for SpaceRef<M> {
     type Target = Space<M>;
     #[inline(always)]
     fn deref(&self) -> &Space<M> {
-        // SAFETY: the handle counts in the space's `place.refs`, and the space is freed after that count came to zero.
+        // SAFETY: the handle counts in the space's `place.refs`, and the space is freed only after that count is zero.
         unsafe { self.0.as_ref() }
     }
 }

@@ -1,5 +1,5 @@
-//! The pages of a space, for tools: `smaps` and `pagemap` of Linux. Nothing here takes the map's lock, and the answer
-//! is that of a moment.
+//! Queries of a space's pages, for `smaps` and `pagemap` of Linux. They take no lock of the map, so an answer may be
+//! outdated when it is returned.
 
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::arena::arenas::Changed;
@@ -11,21 +11,21 @@ use crate::types::{PAGE_SIZE, Pfn, VirtRange};
 /// A page at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageInfo {
-    /// Where it is.
+    /// The place of the page.
     pub place: PagePlace,
-    /// A leaf maps it.
+    /// A leaf of this space maps the page.
     pub mapped: bool,
     /// The page belongs to a file or to shared memory.
     pub shared: bool,
-    /// Only this space can see it.
+    /// Only this space can see the page.
     pub alone: bool,
-    /// The page has stores that no pager has.
+    /// The page has stores that were not written to its pager.
     pub dirty: bool,
-    /// An access by this leaf was noticed since pageout looked last.
+    /// The leaf's access bit is set: a CPU accessed the page since pageout last cleared the bit.
     pub accessed: bool,
 }
 
-/// Where a page is.
+/// The place of a page's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PagePlace {
     /// In a frame.
@@ -35,7 +35,8 @@ pub enum PagePlace {
 }
 
 impl<M: Machine> Space<M> {
-    /// The page at `va`, if there is one. A page of a file that no leaf of this space maps is left out.
+    /// The page at `va`. `None` if there is no page. Also `None` if no leaf of this space maps the page, and it belongs
+    /// to a file or to shared memory.
     pub fn page_at(&self, va: u64) -> Option<PageInfo> {
         let va = va & !(PAGE_SIZE - 1);
         if !M::Pmap::USER.contains(va) {
@@ -90,7 +91,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The first address in `range` with a leaf. The work follows the table pages, not the addresses.
+    /// The first address in `range` that has a leaf. The cost follows the table pages, not the addresses.
     pub fn next_leaf(&self, range: VirtRange) -> Option<u64> {
         let mut at = range.start;
         while at < range.end {
@@ -106,19 +107,21 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// The number of leaves in `range`. A table page inside it is not read: it has a count of its own.
+    /// The number of leaves in `range`. A table page that lies wholly in `range` is not searched, because it has a
+    /// count of its leaves.
     pub fn leaves_in(&self, range: VirtRange) -> u64 {
         let (mut at, mut leaves) = (range.start, 0);
+        let zero = self.vm().zero_frame();
         while at < range.end {
             let _pin = self.vm().epoch().pin();
             let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end }) else { break };
             let span = table.span();
             let (mut from, to) = (at.max(span.start), range.end.min(span.end));
-            if from == span.start && to == span.end {
+            if from == span.start && to == span.end && !table.shows_zeroes() {
                 leaves += u64::from(table.live());
             } else {
                 while let Some(present) = table.next_present(from, to) {
-                    leaves += 1;
+                    leaves += u64::from(table.get(present).is_some_and(|leaf| leaf.pfn != zero));
                     from = present + PAGE_SIZE;
                 }
             }

@@ -1,4 +1,4 @@
-//! Queries of a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
+//! Queries of a map: entries for tools, residency, keys for futexes. They acquire no lock of the map.
 
 use crate::error::{FaultError, MapError};
 use crate::machine::Machine;
@@ -15,46 +15,48 @@ use core::fmt;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Marks a futex key that names an object; without it, a key names a space.
+/// A flag in a futex key: the key names an object. Without the flag it names a space.
 const SHARED_KEY: u64 = 1 << 63;
 
 /// The information of an entry for tools.
 #[derive(Debug)]
 pub struct EntryInfo<M: Machine> {
-    /// Its addresses.
+    /// The addresses of the entry.
     pub range: VirtRange,
     /// Protection, kind and purpose.
     pub attributes: Attributes,
-    /// The byte of the object that it begins with; 0 for anonymous memory.
+    /// The offset in bytes in the object at which the entry begins; 0 for anonymous memory.
     pub offset: u64,
-    /// The file or shared memory that it shows, at the end of its chain.
+    /// The file or shared memory that the entry maps, at the end of its chain.
     pub object: Option<ObjectRef<M>>,
-    /// Private memory lies in front of it, and may have copies of its pages.
+    /// An anonymous layer is in front of the object, and may have copies of its pages.
     pub copied: bool,
 }
 
 impl<M: Machine> EntryInfo<M> {
-    /// Its purpose.
+    /// The purpose of the entry.
     pub fn tag(&self) -> Tag {
         self.attributes.tag
     }
-    /// Device and inode number of the file; zeroes without one.
+    /// Device and inode number of the file; zeroes if there is no file.
     pub fn ident(&self) -> (u64, u64) {
         self.object.as_ref().map_or((0, 0), |o| o.ident())
     }
-    /// The pager of the file, for the layer that made it; `None` without one, and where the pager does not show itself.
+    /// The pager of the file, for the layer that made it. `None` if there is no file, or if the pager does not
+    /// implement `as_any`.
     pub fn pager(&self) -> Option<&dyn Any> {
         self.object.as_ref()?.pager()?.as_any()
     }
-    /// Writes the file's path; nothing without one.
+    /// Writes the file's path; writes nothing if there is no file.
     pub fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
         self.object.as_ref().map_or(Ok(()), |o| o.name(to))
     }
 }
 
 impl<M: Machine> Space<M> {
-    /// Calls `f` with each entry that ends after `from`, ascending, until it returns false. Nothing is held during a
-    /// call, which may sleep. The walk continues by address, so a concurrent change may be shown before or after.
+    /// Calls `f` with each entry that ends after `from`, ascending, until `f` returns false. No lock and no pin is held
+    /// during a call, so `f` may sleep. The walk continues by address, so `f` may see the entries from before or from
+    /// after a concurrent change.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         let mut at = from;
         loop {
@@ -81,21 +83,21 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Whether anything is mapped in `range`, at this moment.
+    /// Whether anything is mapped in `range` at this moment.
     pub fn is_mapped(&self, range: VirtRange) -> bool {
         let pin = self.vm().epoch().pin();
         self.arenas.next_in(range, &pin).is_some()
     }
 
-    /// Writes stores into shared mappings of files in `range` to the files' pagers, and waits. The range behind a hole
-    /// is written too, as on Linux; then it returns [`MapError::NotMapped`]. [`MapError::Pager`]: a write failed, and
-    /// the pages stay dirty. May sleep.
+    /// Writes the dirty pages of the shared file mappings in `range` to the files' pagers, and waits for the writes. If
+    /// `range` has a hole, the mappings after it are written too, as on Linux, and the result is
+    /// [`MapError::NotMapped`]. [`MapError::Pager`] means that a write failed; the pages stay dirty. May sleep.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
     }
 
-    /// As [`Space::sync`], without waiting for the writes: a later `sync` returns their errors. May sleep, until a
-    /// write can be begun.
+    /// Writes dirty pages like [`Space::sync`], but does not wait for the writes. A later `sync` returns their errors.
+    /// May sleep until a write can be started.
     pub fn start_sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| {
             object.start_write_back(pages);
@@ -103,7 +105,7 @@ impl<M: Machine> Space<M> {
         })
     }
 
-    /// Calls `write` with the pages that the shared mappings in `range` show.
+    /// Calls `write` with each object that a shared mapping in `range` maps, and the numbers of its pages there.
     fn write_shared(
         &self,
         range: VirtRange,
@@ -117,7 +119,8 @@ impl<M: Machine> Space<M> {
                 let pin = self.vm().epoch().pin();
                 let Some(entry) = self.arenas.next_in(rest, &pin) else { return Err(MapError::NotMapped) };
                 let Some(part) = entry.range().intersect(&rest) else { return Err(MapError::NotMapped) };
-                // A shared mapping has one layer. Most objects have nothing to write, and need no reference.
+                // A shared mapping has one layer. Most objects are never written back, so no reference to them is
+                // acquired.
                 let front = Some(entry.front()).filter(|_| entry.shared());
                 let shown = front.and_then(|b| Some((b.object().filter(|o| o.is_written_back())?, b.key(part.start))));
                 (part, shown.and_then(|(o, first)| Some((ObjectRef::of(o, &pin)?, first))))
@@ -133,8 +136,8 @@ impl<M: Machine> Space<M> {
         result
     }
 
-    /// Calls `sink` with each page of `range`, as a number from its start, and whether it is resident.
-    /// [`MapError::NotMapped`] for a hole, with the pages before it reported.
+    /// Calls `sink` with the number of each page of `range`, counted from its start, and whether the page is resident.
+    /// At a hole this returns [`MapError::NotMapped`]; the pages before the hole have been reported.
     pub fn resident(&self, range: VirtRange, sink: &mut dyn FnMut(u64, bool)) -> Result<(), MapError> {
         self.valid(range)?;
         let mut va = range.start;
@@ -144,7 +147,8 @@ impl<M: Machine> Space<M> {
                 match self.look(va, &pin) {
                     Ok(None) => return Err(MapError::NotMapped),
                     Err(Changed) => continue,
-                    // A walk may miss a page that a fork moves forward, once.
+                    // Look twice, because a walk may miss a page that a concurrent operation moves to a layer nearer to
+                    // the front.
                     Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
                 }
             };
@@ -154,8 +158,8 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// A key for the word at `va`, the same in every space that shares it: (space, address) of private memory, (object,
-    /// byte) of shared memory.
+    /// The futex key of the word at `va`, which is the same in every space that shares the word. Private memory has the
+    /// key (space, address), shared memory (object, byte).
     pub fn futex_key(&self, va: u64) -> Result<(u64, u64), FaultError> {
         loop {
             let pin = self.vm().epoch().pin();

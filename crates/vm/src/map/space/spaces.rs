@@ -1,17 +1,18 @@
-//! All spaces of a system, for pageout, which takes page tables of idle ones.
+//! The lists of all spaces of a system. Pageout uses them to drop the page tables of idle spaces.
 //!
-//! Each CPU has a list of the spaces that it made, each from its birth until its last handle is gone. So making and
-//! ending spaces on different CPUs share no line. A space that ends on another CPU takes the lock of its maker's list.
-//! A list holds no reference. Under its lock, pageout takes a reference to a space before it looks at it. The space's
-//! end takes the same lock.
+//! Each CPU has a list of the spaces that were made on it. A space is on its list until its last handle is dropped. So
+//! CPUs that make and destroy spaces of their own share no cache line. If a space is destroyed on another CPU, that CPU
+//! acquires the lock of the space's list. A list holds no reference to its spaces. Under the list's lock, pageout
+//! acquires a handle of a space before it looks at the space. The destruction of the space acquires the same lock to
+//! unlink it.
 //!
-//! A list has two rows. Spaces whose tables were dropped stand in the second one until their next fault. So a pass
-//! visits only spaces that may have tables to drop, however many processes sleep.
+//! A list has two rows. A space whose tables were dropped is on the second row until its next fault. So a pass visits
+//! only spaces that may have tables to drop, however many processes sleep.
 //!
-//! Pageout goes round: it takes the first space of a list and puts it last ([`Spaces::next`]), a few in each round of a
-//! pass. So a pass looks at all spaces only if it has found nothing else. While memory is scarce, each fork and each
-//! return of dropped tables does the same with one list ([`Maps::drop_early`]). So a thread that makes tables drops
-//! idle ones itself, without pageout.
+//! Pageout visits the spaces in turn: it moves the first space of a list to the end and visits it ([`Spaces::next`]). A
+//! pass of pageout consists of rounds, and each round visits a few spaces. So a pass looks at all spaces only if it
+//! finds nothing else to free. While memory is scarce, each fork and each refill of dropped tables also visits some
+//! spaces of one list ([`Maps::drop_early`]). So a thread that makes tables drops idle ones itself, without pageout.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::maps::Maps;
@@ -24,24 +25,27 @@ use core::ptr;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CpuId, PerCpu, Rank, SpinLock, current_cpu};
 
-/// Nanoseconds without a run after which a space is idle: its tables go although there are pages to take. Also the time
-/// for which tables that were dropped once and came back stay, however short memory is: they were needed.
+/// A space that no CPU has run for this time, in nanoseconds, is idle: its tables are dropped even if pageout finds
+/// pages to free. Tables that a fault made again after a drop stay for this time too, even if memory is short, because
+/// they were needed.
 pub const IDLE: u64 = 1_000_000_000;
 
-/// A space's place on a list, the times of its use, and the number of its handles. On a line of its own: neighbours on
-/// the list write it. Handles are rare too: a fork, an end, a look through `/proc`.
+/// A space's place on a list, the times of its use, and the number of its handles. It has a cache line of its own,
+/// because changes of neighbours on the list write it. The number of handles is here because it also changes rarely: at
+/// a fork, an exit, or a read of `/proc`.
 #[repr(align(64))]
 pub(in crate::map) struct SpacePlace<M: Machine> {
     list: CpuId,
-    /// The row on which it stands. Guarded by the list's lock, as the next two.
+    /// The row that the space is on. The list's lock guards this field and the next two.
     row: Cell<Row>,
     next: Cell<*const Space<M>>,
     previous: Cell<*const Space<M>>,
-    /// When a visit last found that the space had run. Two visits at a time may each store their time.
+    /// The time, in nanoseconds, at which a visit of pageout last found that the space had run. Two concurrent visits
+    /// may each store their time.
     ran: AtomicU64,
-    /// When its tables were dropped last; 0: never.
+    /// The time, in nanoseconds, of the last drop of the tables; 0 if they were never dropped.
     dropped: AtomicU64,
-    /// Handles.
+    /// Number of handles.
     pub(in crate::map) refs: AtomicUsize,
 }
 
@@ -81,19 +85,20 @@ struct Ends<M: Machine> {
 /// Both rows of a list, by [`Row`].
 type Rows<M> = [Ends<M>; 2];
 
-// SAFETY: spaces on a list are alive, and their links are guarded by its lock.
+// SAFETY: spaces on a list are alive, and their links are guarded by the list's lock.
 unsafe impl<M: Machine> Send for Ends<M> {}
 
 struct SpaceList<M: Machine> {
     rows: SpinLock<Rows<M>>,
-    /// Spaces of the row that may have tables. Written under the lock; passes read it without.
+    /// Number of spaces on the row [`Row::Tabled`]. Written under the lock; pageout reads it without the lock.
     tabled: AtomicUsize,
 }
 
 /// The lists.
 pub(in crate::map) struct Spaces<M: Machine>(PerCpu<SpaceList<M>>);
 
-/// Where pageout continues: a list, and how many spaces of its first row are still to be visited.
+/// The place at which pageout continues: a list, and the number of spaces on its first row that are still to be
+/// visited.
 #[derive(Default)]
 pub(crate) struct Hand {
     list: usize,
@@ -104,12 +109,12 @@ impl<M: Machine> Ends<M> {
     const EMPTY: Self = Ends { first: ptr::null(), last: ptr::null() };
 
     /// # Requires
-    /// `space` is on no list, and is whole.
+    /// `space` is on no list, and is fully initialised.
     fn append(&mut self, space: &Space<M>) {
         space.place.next.set(ptr::null());
         space.place.previous.set(self.last);
-        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on
-        // it are alive.
+        // SAFETY: a space is unlinked from its list before its memory is freed (`forget`). The list is locked, so
+        // spaces on it are alive.
         match unsafe { self.last.as_ref() } {
             Some(last) => last.place.next.set(space),
             None => self.first = space,
@@ -121,8 +126,8 @@ impl<M: Machine> Ends<M> {
     /// `space` is on this row.
     fn unlink(&mut self, space: &Space<M>) {
         let (next, previous) = (space.place.next.get(), space.place.previous.get());
-        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on
-        // it are alive.
+        // SAFETY: a space is unlinked from its list before its memory is freed (`forget`). The list is locked, so
+        // spaces on it are alive.
         unsafe {
             match previous.as_ref() {
                 Some(p) => p.place.next.set(next),
@@ -145,22 +150,23 @@ impl<M: Machine> Spaces<M> {
         Spaces(boot.per_cpu(list))
     }
 
-    /// Lets pageout look at it.
+    /// Adds `space` to its list, so that pageout visits it.
     pub fn add(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
         list.append(&mut rows, space, Row::Tabled);
     }
 
-    /// The last handle of `space` is gone: no pass looks at it any more.
+    /// Removes `space` from its list after its last handle was dropped, so that pageout does not visit it any more.
     pub fn forget(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
         list.unlink(&mut rows, space);
     }
 
-    /// The tables of `space` are gone: no pass visits it until [`Spaces::tabled`]. Does nothing if a fault came
-    /// between. That fault's call of `tabled` then either saw the space here, or comes later.
+    /// Moves `space`, whose tables were dropped, to the second row. No pass visits it until [`Spaces::tabled`]. Does
+    /// nothing if a fault has already cleared the note of the drop. That fault calls `tabled` only once, perhaps before
+    /// this call. Then the space, which has tables again, would stay on the second row.
     pub fn bare(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -170,8 +176,8 @@ impl<M: Machine> Spaces<M> {
         }
     }
 
-    /// Notes that `space` has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has
-    /// seen a table. In the second case the note may stay.
+    /// Moves `space`, which has tables again, to the first row. The caller has cleared the note of the drop
+    /// ([`Space::take_dropped`]), or has seen a table. In the second case the note may stay.
     pub fn tabled(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -181,12 +187,12 @@ impl<M: Machine> Spaces<M> {
         }
     }
 
-    /// How many may have tables; spaces that are being made or freed may be missed.
+    /// The number of spaces that may have tables. Spaces that are being made or freed may be missed.
     fn tabled_len(&self) -> usize {
         self.0.iter().map(|list| list.tabled.load(Ordering::Relaxed)).sum()
     }
 
-    /// The next space; `None` where all lists were passed without finding one.
+    /// The next space that may have tables. `None` if no list has one.
     fn next(&self, hand: &mut Hand) -> Option<SpaceRef<M>> {
         for _ in 0..=self.0.len() {
             while hand.left != 0 {
@@ -204,9 +210,9 @@ impl<M: Machine> Spaces<M> {
     }
 }
 
-/// The space that was first on a row, and is last now.
+/// The result of [`SpaceList::rotate`], which moves the first space of a row to its end.
 enum Rotated<M: Machine> {
-    /// There is none.
+    /// The row is empty.
     Empty,
     /// The space's last handle is gone.
     Ending,
@@ -215,7 +221,7 @@ enum Rotated<M: Machine> {
 
 impl<M: Machine> SpaceList<M> {
     /// # Requires
-    /// `space` is on no row, and is whole.
+    /// `space` is on no row, and is fully initialised.
     fn append(&self, rows: &mut Rows<M>, space: &Space<M>, row: Row) {
         space.place.row.set(row);
         rows[row as usize].append(space);
@@ -234,12 +240,12 @@ impl<M: Machine> SpaceList<M> {
         }
     }
 
-    /// Puts the first space that may have tables last.
+    /// Moves the first space of the row [`Row::Tabled`] to the end of the row.
     fn rotate(&self) -> Rotated<M> {
         let mut rows = self.rows.lock();
         let row = &mut rows[Row::Tabled as usize];
-        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on
-        // it are alive.
+        // SAFETY: a space is unlinked from its list before its memory is freed (`forget`). The list is locked, so
+        // spaces on it are alive.
         let Some(space) = (unsafe { row.first.as_ref() }) else { return Rotated::Empty };
         row.unlink(space);
         row.append(space);
@@ -247,26 +253,26 @@ impl<M: Machine> SpaceList<M> {
     }
 }
 
-/// The spaces that lose their tables.
+/// The spaces whose tables are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
     /// Spaces that no CPU has run for [`IDLE`].
     Idle,
-    /// All that no CPU runs now, except those whose tables came back within [`IDLE`].
+    /// All spaces that no CPU runs now, except those whose tables were made again within [`IDLE`] after a drop.
     NotRunning,
 }
 
 impl<M: Machine> Maps<M> {
-    /// How many spaces may have page tables.
+    /// The number of spaces that may have page tables.
     pub(crate) fn spaces_with_tables(&self) -> usize {
         self.map_memory().all.tabled_len()
     }
 
-    /// Looks at up to `n` spaces from `hand` on, and drops the page tables of those that `which` selects. Returns how
-    /// many table pages were freed. May sleep, because this may drop the last handle.
+    /// Visits up to `n` spaces from the position `hand` on, and drops the page tables of those that `which` selects.
+    /// Returns the number of freed table pages. May sleep, because it may drop the last handle of a space.
     ///
     /// # Requires
-    /// The caller holds nothing that a fault could want.
+    /// The caller holds no lock that a fault could need.
     pub(crate) fn drop_tables(&'static self, hand: &mut Hand, n: usize, which: Which) -> u64 {
         if n == 0 {
             return 0;
@@ -278,7 +284,8 @@ impl<M: Machine> Maps<M> {
             tables += space.drop_tables_if(now, which);
         }
         if tables != 0 {
-            // Freed tables wait for walkers, and then the CPU keeps some for later. Both cost memory that is short now.
+            // Freed tables wait until no walker can hold them, and then each CPU keeps some for reuse. Free the waiting
+            // and the kept tables now, because memory is short.
             for _ in 0..GRACE {
                 self.epoch().collect_everywhere();
             }
@@ -287,13 +294,14 @@ impl<M: Machine> Maps<M> {
         tables
     }
 
-    /// Drops the tables of up to [`EARLY`] small spaces on `list` that no CPU has run for [`IDLE`]. The caller makes
-    /// tables while memory is [scarce](crate::phys::frames::Frames::is_scarce), long before pageout begins. A small
-    /// process that sleeps for long then costs no tables. One fault brings them back, and no caller pays for a large
-    /// space. May sleep, because this may drop the last handle.
+    /// Drops the tables of up to [`EARLY`] small spaces on `list` that no CPU has run for [`IDLE`]. The caller is about
+    /// to make tables while memory is [scarce](crate::phys::frames::Frames::is_scarce), long before pageout begins. So
+    /// small processes that sleep for long have no tables. One fault makes the tables of a small space again. Large
+    /// spaces are skipped, because their drop would cost the caller too much time. May sleep, because this may drop the
+    /// last handle of a space.
     ///
     /// # Requires
-    /// The caller holds nothing that a fault could want.
+    /// The caller holds no lock that a fault could need.
     pub(crate) fn drop_early(&'static self, list: CpuId) {
         let list = self.map_memory().all.0.of(list);
         let now = quire_sync::hooks::now();
@@ -313,12 +321,12 @@ impl<M: Machine> Maps<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The list on which it stands.
+    /// The CPU whose list the space is on. The space was made on this CPU.
     pub(crate) fn list(&self) -> CpuId {
         self.place.list
     }
 
-    /// Drops the tables if `which` selects this space. Returns how many table pages were freed.
+    /// Drops the tables if `which` selects this space. Returns the number of freed table pages.
     fn drop_tables_if(&self, now: u64, which: Which) -> u64 {
         let place = &self.place;
         self.vm().stats().count(Event::SpacesVisited);
@@ -329,7 +337,8 @@ impl<M: Machine> Space<M> {
             0 => false,
             at => now.saturating_sub(at) < IDLE,
         };
-        // Tables that came back were needed. A fault that failed leaves some, and the note that all were dropped.
+        // Tables that a fault made again were needed, so they stay for `IDLE`. Tables that a failed fault left may be
+        // dropped: the space is still noted as bare.
         if recent(&place.dropped) && !self.is_bare() || which == Which::Idle && recent(&place.ran) {
             return 0;
         }
@@ -341,9 +350,10 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// Spaces that lose their tables when a space gets some while memory is scarce. It is above 1, so their number falls.
+/// The most spaces whose tables one call of [`Maps::drop_early`] drops. The caller makes the tables of one space. So a
+/// number above 1 lowers the number of spaces with tables.
 const EARLY: usize = 2;
-/// Spaces that are visited for that at most. A visit that drops nothing costs a few cache lines.
+/// The most spaces that one call of [`Maps::drop_early`] visits. A visit that drops nothing costs a few cache misses.
 const EARLY_VISITS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 8 };
 
 /// Epoch steps after which retired memory is freed, if no reader is pinned.

@@ -1,4 +1,4 @@
-//! Changing the tree: everything is built aside, then published by one store that cannot fail.
+//! Changes of the tree: new nodes are built aside, then published by one store that cannot fail.
 
 use super::node::{MAX_LEVELS, Path, Summary, TreeNode};
 use super::{Item, NodeAlloc, Owner, Tree};
@@ -9,33 +9,34 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
-/// A node that a change leaves with this many slots or fewer takes over slots of a neighbour.
+/// If a change leaves a node with this number of slots or fewer, the node merges with a neighbour.
 const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }
 
-/// Two nodes become one where it holds this many slots or fewer.
+/// Two nodes that a change replaces become one node if that node has this number of slots or fewer.
 const fn crowded(fan_out: usize) -> usize {
     fan_out - fan_out / 4
 }
 
-/// A prepared replacement of a range's items: published by [`Tree::commit`], or taken back when dropped.
+/// A prepared replacement of a range's items. [`Tree::commit`] publishes it. A drop frees its new nodes.
 #[must_use = "a prepared change does nothing until it is committed"]
 pub struct Change<T, A: NodeAlloc, const F: usize> {
-    /// All new nodes, linked.
+    /// The first of all new nodes. `TreeNode::link` leads to the next one.
     built: *mut TreeNode<A, F>,
     /// All nodes that the change replaces, linked.
     replaced: *mut TreeNode<A, F>,
-    /// The top of the new nodes; null: no item is left.
+    /// The top of the new nodes. Null if no item is left.
     top: *mut TreeNode<A, F>,
-    /// The place of the new nodes: the level of their parent on the path that the tree keeps, or `None` for the root.
-    /// Level 0: only a value is replaced.
+    /// The level of the new nodes' parent on the path that [`Source`] keeps. `None` if `top` becomes the root, and 0 if
+    /// only a value is replaced.
     parent: Option<usize>,
-    /// The number of the change: the path is that of the last.
+    /// The number of the change. The kept path is that of the last prepared change, so only that change may be
+    /// committed.
     number: u32,
     /// The new value.
     value: *mut (),
-    /// Items gained or lost.
+    /// The number of items that the change adds, less the number that it removes.
     delta: isize,
     _values: PhantomData<Item<T>>,
 }
@@ -46,17 +47,17 @@ struct Level<A: NodeAlloc, const F: usize> {
     first: *mut TreeNode<A, F>,
     last: *mut TreeNode<A, F>,
     count: usize,
-    /// Slots still to come, and how they spread: each of the next `wide` nodes takes `share + 1`, the others `share`.
+    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, and each node after them `share`.
     share: usize,
     wide: usize,
-    /// The node to fill now takes this many more.
+    /// Number of slots that `last` still receives.
     room: usize,
 }
 
 impl<A: NodeAlloc, const F: usize> Level<A, F> {
-    /// Plans for `total` slots of what were `before` nodes. `at_end`: the change lies at their end, as in ascending
-    /// insertion; then it leaves full nodes. Otherwise two nodes stay two where a single node would be nearly full,
-    /// because the next change there would split that node again.
+    /// Plans nodes for `total` slots. `before` is the number of nodes that held these slots. With `at_end` the change
+    /// lies at the end of these nodes, as in ascending insertion, and the plan leaves full nodes. Otherwise two nodes
+    /// are not merged if the merged node would be nearly full. The next change of that node would split it again.
     fn plan(level: u8, total: usize, before: usize, at_end: bool) -> Self {
         let least = if before > 1 && !at_end && total > crowded(F) { 2 } else { 1 };
         let nodes = total.div_ceil(F).max(least);
@@ -114,18 +115,19 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     }
 }
 
-/// The source of a tree's new nodes. All but the first field is the writer's, written at each change: on lines of its
-/// own.
+/// The source of a tree's new nodes. Only the writer uses the fields after `alloc`, and writes them at each change. So
+/// the source has cache lines of its own.
 #[repr(C, align(64))]
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
-    /// Leaves and inner nodes that were set aside, linked. The writer's.
+    /// The list of leaves and the list of inner nodes that were set aside, for a later change that must not fail.
     aside: [Cell<*mut TreeNode<A, F>>; 2],
-    /// Commits that must come before the nodes set aside are given back.
+    /// Number of commits after which the unused nodes of `aside` are freed.
     awaited: Cell<u8>,
-    /// The path to the change that was prepared last: here, because changes are handed from call to call. The writer's.
+    /// The path to the change that was prepared last. It is stored here and not in [`Change`], because a change is
+    /// moved from call to call.
     path: UnsafeCell<Path<A, F>>,
-    /// Changes prepared so far.
+    /// Number of changes prepared so far, modulo 2^32.
     number: Cell<u32>,
 }
 
@@ -140,7 +142,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         }
     }
 
-    /// The number for a change that is prepared now.
+    /// The number for the next change.
     fn next(&self) -> u32 {
         self.number.set(self.number.get().wrapping_add(1));
         self.number.get()
@@ -172,7 +174,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
         Ok(())
     }
 
-    /// Called after a commit: keeps the nodes that were set aside for a later change.
+    /// Counts a commit. Frees the nodes that were set aside if no later change awaits them.
     fn committed(&self) {
         match self.awaited.get() {
             0 | 1 => self.empty(),
@@ -199,7 +201,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
 /// Appends the list that starts at `list` to `onto`.
 ///
 /// # Safety
-/// The nodes are the caller's, linked.
+/// The nodes are linked, and only the caller reaches them.
 unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut TreeNode<A, F>, onto: &mut *mut TreeNode<A, F>) {
     let mut at = list;
     while !at.is_null() {
@@ -213,7 +215,7 @@ unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut TreeNode<A, F>, onto: &
     }
 }
 
-/// The neighbour whose slots a thin node takes in: one of the two, or none.
+/// The neighbour with which a thin node merges: `before`, `after`, or none (both null).
 struct Neighbour<A: NodeAlloc, const F: usize> {
     before: *mut TreeNode<A, F>,
     after: *mut TreeNode<A, F>,
@@ -221,8 +223,8 @@ struct Neighbour<A: NodeAlloc, const F: usize> {
 }
 
 impl<A: NodeAlloc, const F: usize> Neighbour<A, F> {
-    /// The neighbour of the node of `total` slots that replaces those from `left` to `right` at `level`, if the node is
-    /// thin and both fit into one.
+    /// Finds the neighbour to merge with a new node of `total` slots, which replaces the nodes from `left` to `right`
+    /// at `level`. There is a neighbour to merge with only if the new node is thin and both nodes fit into one.
     ///
     /// # Safety
     /// The caller is the writer, and the paths lead through its tree.
@@ -259,10 +261,10 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
         }
     }
 
-    /// Adds the nodes of `level` from the path `from` to the node `last`.
+    /// Adds a row of nodes of `level` to the replaced nodes: from the node on the path `from` to the node `last`.
     ///
     /// # Safety
-    /// As [`replace_one`](Self::replace_one), for all of these nodes. `last` does not lie left of the path.
+    /// As [`replace_one`](Self::replace_one), for all of these nodes. `last` is not left of the path.
     unsafe fn replace_between(&mut self, mut from: Path<A, F>, last: *mut TreeNode<A, F>, level: usize) {
         loop {
             let node = from.node(level);
@@ -280,7 +282,8 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Prepares to replace the items that start in `lo..hi` by `items`: `count` disjoint items, ascending, that lie in
-    /// `lo..hi` and overlap no other item. Readers see nothing yet. On an error nothing has happened.
+    /// `lo..hi` and overlap no other item. Readers see no change before the commit. After an error the tree is
+    /// unchanged.
     pub fn prepare(
         &self,
         _owner: &mut Owner,
@@ -318,7 +321,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             left.set(0, starting_before(&*left.node(0), lo));
             right.set(0, starting_before(&*right.node(0), hi));
             change.delta -= distance(&left, &right) as isize;
-            // A range that grows at its end goes on to grow there, as in ascending insertion.
+            // A change that adds items at the end is likely to be followed by another one there, as in ascending
+            // insertion.
             let mut appends = change.delta > 0;
             for level in 0..left.height() {
                 let (l, r) = (left.node(level), right.node(level));
@@ -375,8 +379,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.crown(change, below)
     }
 
-    /// The usual changes: a leaf is replaced by one leaf, or a value by another of the same range. `None` for any other
-    /// change.
+    /// Prepares the usual changes: a leaf is replaced by one leaf, or a value by another of the same range. Returns
+    /// `None` for any other change.
     #[inline]
     fn prepare_leaf(
         &self,
@@ -456,7 +460,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         })
     }
 
-    /// Puts new levels over `below` until one node is left, or removes levels that hold one child only.
+    /// Adds levels above `below` until one node is left. Then removes the top levels that have only one child.
     fn crown(&self, mut change: Change<T, A, F>, mut below: Level<A, F>) -> Result<Change<T, A, F>, OutOfMemory> {
         // SAFETY: the rows' nodes are new and reached by this change alone; below them hang nodes that only the writer
         // changes.
@@ -478,7 +482,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             while !top.is_null() && (*top).level > 0 && (*top).len() == 1 {
                 let only = (*top).child(0);
                 if !change.unbuild(top) {
-                    // An old node that would have stayed.
+                    // The node is not new, so it is retired with the replaced nodes.
                     (*top).link.set(change.replaced);
                     change.replaced = top;
                 }
@@ -489,8 +493,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         Ok(change)
     }
 
-    /// Publishes `change` by one store, updates the ancestors' triples, and retires the replaced nodes. Relies on C3,
-    /// second phase: cannot fail.
+    /// Publishes `change` by one store, updates the triples (first address, last address, largest gap) of the
+    /// ancestors, and retires the replaced nodes. Cannot fail (relies on C3: the publication is a step that cannot
+    /// fail).
     pub fn commit(&self, _owner: &mut Owner, mut change: Change<T, A, F>) {
         self.len.store(self.len.load(Ordering::Relaxed).wrapping_add_signed(change.delta), Ordering::Relaxed);
         debug_assert_eq!(change.number, self.source.number.get(), "a change is committed before the next is prepared");
@@ -499,7 +504,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             let path = &*self.source.path.get();
             match change.parent {
                 None => self.root.store(change.top, Ordering::Release),
-                // A value alone: no triple changes.
+                // Only a value is replaced: no triple changes.
                 Some(0) => (*path.node(0)).publish(path.index(0), change.value),
                 Some(level) => {
                     (*path.node(level)).publish(path.index(level), change.top.cast());
@@ -518,7 +523,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.source.committed();
     }
 
-    /// Updates the triples of `change.top` and its ancestors: from its parent at `level` up, until one does not change.
+    /// Stores the triple (first address, end, largest gap) of `change.top` in its parent at `level`. Then updates the
+    /// triples of the ancestors, upwards, until a triple does not change.
     ///
     /// # Safety
     /// The caller is the writer, and has published the change.
@@ -526,8 +532,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         // SAFETY: by this function's contract.
         unsafe {
             let mut new = TreeNode::summary(change.top);
-            // A leaf replaced by a leaf was just read in whole: its triple follows from it, without another read of its
-            // parent.
+            // If one leaf replaces one leaf, the old leaf was just read completely. So its triple is computed from the
+            // leaf itself, without a read of its parent's arrays.
             let lone = level == 1 && (*change.replaced).link.get().is_null() && (*change.replaced).level == 0;
             let mut old = if lone {
                 TreeNode::summary(change.replaced)
@@ -542,8 +548,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 }
                 let (parent, at) = (path.node(l + 1), path.index(l + 1));
                 if (old.first, old.last) == (new.first, new.last) {
-                    // The holes at both ends of the child stay: only its gap counts. The ends are carried on as they
-                    // are, equal.
+                    // The child's ends did not change, nor did the holes beside it, so only its gap matters. `old` and
+                    // `new` keep equal ends for the next level.
                     let own = TreeNode::gap(parent, at);
                     let gap = if new.gap >= own {
                         new.gap
@@ -562,8 +568,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Replaces the item with exactly the range of `item`, by one store: a reader finds one or the other. Returns the
-    /// old value; changes nothing if no item has the range. Allocates nothing.
+    /// Replaces the item that has exactly the range of `item`, by one store: a reader finds the old item or the new
+    /// one. Returns the old value. If no item has the range, returns `None` and changes nothing. Allocates nothing.
     pub(crate) fn replace(&self, _owner: &mut Owner, item: Item<T>) -> Option<NonNull<T>> {
         let mut node = self.root.load(Ordering::Relaxed);
         if node.is_null() {
@@ -584,13 +590,14 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Sets nodes aside for a change that replaces a range by at most three items, after one other change. Its
-    /// `prepare` cannot fail then. Unused nodes are given back when the second is committed.
+    /// Sets nodes aside, so that the `prepare` of the second change after this call cannot fail. That change replaces a
+    /// range by at most three items. Its commit frees the unused nodes.
     pub(crate) fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, so the root stays.
         let height = 1 + if root.is_null() { 0 } else { unsafe { (*root).level as usize + 1 } };
-        // Two nodes' worth of slots and three more: three nodes a level, and a root over them.
+        // A level needs at most the slots of two old nodes and three more slots, so three nodes suffice. A new root may
+        // be added above.
         let filled = self.source.fill(0, 3).and_then(|()| self.source.fill(1, 3 * height));
         self.source.awaited.set(2);
         filled.inspect_err(|_| self.source.empty())
@@ -613,10 +620,10 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         Ok(())
     }
 
-    /// Takes the nodes of the row below as children.
+    /// Appends the new nodes of the next lower level as children.
     ///
     /// # Safety
-    /// The nodes are the caller's, linked.
+    /// The nodes are linked, and only the caller reaches them.
     unsafe fn adopt(&mut self, from: &Source<A, F>, list: *mut TreeNode<A, F>) -> Result<(), OutOfMemory> {
         let mut child = list;
         while !child.is_null() {
@@ -631,12 +638,12 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     }
 }
 
-/// Number of the leaf's items that start before `at`.
+/// The number of items in the leaf that start before `at`.
 fn starting_before<A: NodeAlloc, const F: usize>(leaf: &TreeNode<A, F>, at: u64) -> usize {
     if at == 0 { 0 } else { leaf.count_starting_at_or_before(at - 1) }
 }
 
-/// Items from the left path's place to the right one's.
+/// The number of items between the place of the path `left` and that of `right`.
 ///
 /// # Safety
 /// The caller is the writer.
@@ -658,10 +665,10 @@ unsafe fn distance<A: NodeAlloc, const F: usize>(left: &Path<A, F>, right: &Path
 }
 
 impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
-    /// Takes `node` off the new nodes and frees it; false where it is none of them.
+    /// Removes `node` from the new nodes and frees it. Returns false if it is not a new node.
     ///
     /// # Safety
-    /// Nothing refers to it any more.
+    /// No pointer refers to `node` any more.
     unsafe fn unbuild(&mut self, node: *mut TreeNode<A, F>) -> bool {
         let (mut before, mut at) = (ptr::null_mut::<TreeNode<A, F>>(), self.built);
         // SAFETY: `built` links new nodes of this change, and no reader reaches them.

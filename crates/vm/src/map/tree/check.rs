@@ -1,4 +1,4 @@
-//! Re-derives every invariant of the tree from its leaves.
+//! The checker of the tree: it computes every invariant again from the leaves.
 
 use super::node::{Summary, TreeNode};
 use super::{NodeAlloc, Owner, Tree};
@@ -45,14 +45,14 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
             }
             Summary { first: node.start(i), last: node.end(i), gap: 0 }
         } else {
-            // SAFETY: `i` is below the node's length, and the pointer came from the tree, so it leads to all of the
+            // SAFETY: `i` is below the node's length. The pointer came from the tree, so it is valid for the whole
             // node.
             let (child, gap) = unsafe { (node.child(i), TreeNode::gap(this, i)) };
             // SAFETY: a child of a reachable node is reachable, and the caller is the writer, so it stays.
             if unsafe { (*child).level } + 1 != node.level {
                 return Err(TreeError::Shape(node.start(i)));
             }
-            // SAFETY: the child is reachable, and the caller is the writer: what the contract asks for.
+            // SAFETY: the child is reachable, and the caller is the writer, as the function requires.
             let truth = unsafe { check_node(child, count)? };
             if truth != (Summary { first: node.start(i), last: node.end(i), gap }) {
                 return Err(TreeError::Summary(node.start(i)));
@@ -68,10 +68,10 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
     sum.ok_or(TreeError::Shape(0))
 }
 
-/// A door for tests of the checker.
+/// Damage for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
-    /// Makes wrong what `what` names, wherever that is, in a tree of two levels or more.
+    /// Breaks the invariant that `damage` names, in a tree of two levels or more.
     pub fn corrupt(&self, damage: TreeError, _owner: &Owner) {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, the tree has two levels, and the tests of the checker have no reader.

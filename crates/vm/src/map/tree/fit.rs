@@ -1,11 +1,11 @@
-//! Finding room: the lowest hole that fits.
+//! The search for a free range: the lowest hole that fits.
 //!
 //! # Cost
-//! At most two nodes a level, for lengths whose alignment is a page. A subtree is entered if its largest hole is large
-//! enough (T2). Then it has a hole that fits, unless that hole lies in part below `lo` or above `hi`. On each level
-//! only the subtree of `lo` can be left without a find, and the search continues to its right. The subtree of `hi` ends
-//! the search. To the right of `lo`'s path the first subtree entered has the answer, and so has the first one in it, by
-//! the same argument.
+//! If the alignment is a page, a search visits at most two nodes a level. A subtree is entered if its largest hole is
+//! large enough (T2). Then it has a hole that fits, unless part of that hole lies below `lo` or above `hi`. On each
+//! level only the subtree that contains `lo` can be searched in vain. Then the search continues to its right. The
+//! subtree that contains `hi` ends the search. To the right of `lo`'s path the first subtree entered has the answer,
+//! and so has the first subtree entered within it.
 
 use super::node::TreeNode;
 use super::{NodeAlloc, Owner, Tree};
@@ -17,9 +17,9 @@ struct Wanted {
     align: u64,
     lo: u64,
     hi: u64,
-    /// Subtrees whose largest hole is smaller are not entered.
+    /// A subtree is entered only if its largest hole has at least this number of bytes.
     enter: u64,
-    /// Nodes that were looked at.
+    /// Number of nodes that were looked at.
     visited: u64,
 }
 
@@ -33,13 +33,14 @@ impl Wanted {
 }
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
-    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it that end at or before `hi`. O(log n)
-    /// where `align` is a page; for larger ones too, unless every hole that is surely large enough is gone.
+    /// The lowest multiple of `align` in `lo..hi` from which `len` bytes are free and end at or before `hi`. The search
+    /// is O(log n) if `align` is a page. For larger `align` it is O(log n) too, if some hole has at least `len + align`
+    /// bytes.
     pub fn first_fit(&self, owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
         self.first_fit_visits(owner, len, align, lo, hi).0
     }
 
-    /// As [`first_fit`](Self::first_fit), and how many nodes were looked at.
+    /// Returns the result of [`first_fit`](Self::first_fit), and the number of nodes that the search looked at.
     pub fn first_fit_visits(&self, _owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
         let mut w = Wanted { len, align, lo, hi, enter: 0, visited: 0 };
         let found = self.find(&mut w);
@@ -55,8 +56,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         if w.enter == w.len {
             return found;
         }
-        // A hole of `enter` bytes fits whatever its alignment. A smaller one may fit by luck, and may lie lower, but a
-        // search for it would be a walk. Only if no hole is surely large enough is that walk worth it.
+        // A hole of `enter` bytes fits, however it is aligned. A smaller hole may fit too, and may lie lower, but the
+        // search for it may visit all nodes. So smaller holes are searched only if no hole has `enter` bytes.
         found.or_else(|| {
             w.enter = w.len;
             self.search(w)
@@ -85,12 +86,13 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut TreeNode<A, F>, w: &mut
     w.visited += 1;
     // SAFETY: `this` is reachable, by this function's contract, and only the caller, which is the writer, changes it.
     let node = unsafe { &*this };
-    // Children that end at or before `lo` have no hole for this; the hole after the last of them may be one.
+    // Children that end at or before `lo` have no hole in `lo..hi`. The hole after the last of these children may reach
+    // into `lo..hi`.
     let mut i = node.route(w.lo);
     loop {
         // SAFETY: the node is reachable and has an item at least, so `route` and the loop keep `i` below its length.
         let gap = unsafe { TreeNode::gap(this, i) };
-        // The child that contains `lo` may be entered in vain, once a level.
+        // On each level, only the child that contains `lo` may be entered although the answer is not in it.
         if node.end(i) > w.lo && gap >= w.enter {
             // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and
             // stays.

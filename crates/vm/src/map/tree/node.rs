@@ -18,7 +18,7 @@ pub enum NodeSize {
     Inner,
 }
 
-/// The source of a tree's nodes. Each node has a copy, so that the epoch can free it.
+/// The allocator of a tree's nodes. Each node stores a copy of it, so that the epoch can free the node.
 ///
 /// # Safety
 /// `alloc` returns `bytes` bytes, aligned to [`NODE_ALIGN`], that no other code uses.
@@ -26,56 +26,58 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     /// Memory for a node of `bytes` bytes.
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory>;
 
-    /// Takes a node back at once.
+    /// Frees a node at once, without the epoch.
     ///
     /// # Safety
     /// `node` came from `alloc` with the same `size` and `bytes`, and is not used any more.
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize);
 
-    /// Calls `free` with `node`, a part of a node, once no reader can hold it.
+    /// Calls `free` with `node` once no reader can hold the node. `node` points to the [`Retired`] field of the node.
     ///
     /// # Safety
     /// As [`quire_sync::epoch::Domain::retire`].
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
 }
 
-/// The deepest tree: 2^22 items where nodes are as thin as they can be, with three slots each: the kernel's map has an
-/// item for each stack of the most threads. 2^42 and more where nodes are filled at random. A change that would go
-/// deeper fails as if for memory.
+/// The most levels of a tree. They hold 2^22 items even if each node has only three slots, the fewest. That suffices
+/// for the kernel's map, which has an item for each thread's stack. Nodes filled at random hold 2^42 items and more. A
+/// change that needs more levels fails with [`OutOfMemory`].
 pub(super) const MAX_LEVELS: usize = 14;
 
-/// A leaf, or the part of an inner node that both have.
+/// A leaf, or the part of an inner node that a leaf has too.
 ///
-/// Nodes begin on a line, and a pointer stands beside the start that leads to it: a descent reads one or two lines of a
-/// node. Ends and gaps are apart from them, since few changes of a child change its ends.
+/// A node begins on a cache line, and each pointer is stored beside its start. So a descent reads one or two cache
+/// lines of a node. Ends and gaps are on other lines, because most changes of a child do not change its ends.
 #[repr(C, align(64))]
 pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
-    /// 0: a leaf. Fixed.
+    /// 0 for a leaf. Never changes.
     pub level: u8,
-    /// Slots in use. Fixed once reachable.
+    /// Number of slots in use. Fixed once the node is reachable.
     len: Cell<u8>,
-    /// Initialised below `len`, as all arrays here; the starts behind it lie beyond every address ([`BEYOND`]).
+    /// The starts and pointers. All arrays of this struct are initialised below index `len`. The starts from `len` on
+    /// are [`BEYOND`].
     keys: [Key; F],
-    /// Inner: the writer's. Leaf: fixed once reachable.
+    /// The end of each slot, one past its last address. In an inner node only the writer uses the ends. In a leaf the
+    /// ends are fixed once the leaf is reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
-    /// For the epoch, once the node is retired.
+    /// Used by the epoch once the node is retired.
     retired: Retired,
     alloc: A,
-    /// The next node of a list that the writer has it on: nodes being built, nodes to be retired. Readers never read
-    /// this.
+    /// The next node on a list of the writer: nodes being built, or nodes to be retired. Readers never read this.
     pub link: Cell<*mut TreeNode<A, F>>,
 }
 
-/// The start of a slot that is not in use: a search compares with all of them alike. No range starts there, since none
-/// is empty.
+/// The start of a slot that is not in use. A search compares with all slots, used or not. No range starts at this
+/// address, because no range is empty.
 const BEYOND: u64 = u64::MAX;
 
-/// A start, and the child or value there.
+/// The start address of a slot, and the child or value in the slot.
 #[repr(C)]
 struct Key {
-    /// Inner: rises in place (see the tree's module). Leaf: fixed once reachable.
+    /// In an inner node the start may rise in place (see the tree's module). In a leaf the start is fixed once the leaf
+    /// is reachable.
     start: MaybeUninit<AtomicU64>,
-    /// Inner: a child. Leaf: a value. Replaced by one store.
+    /// A child in an inner node, a value in a leaf. One store replaces it.
     slot: MaybeUninit<AtomicPtr<()>>,
 }
 
@@ -83,14 +85,14 @@ struct Key {
 #[repr(C)]
 struct Inner<A: NodeAlloc, const F: usize> {
     node: TreeNode<A, F>,
-    /// The writer's.
+    /// The largest hole below each child. Only the writer uses the gaps.
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
 
-/// The alignment of a node: a line.
+/// The alignment of a node in bytes: one cache line.
 pub const NODE_ALIGN: usize = 64;
 
-/// Bytes of a node.
+/// The size of a node in bytes.
 pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
     match size {
         NodeSize::Leaf => size_of::<TreeNode<A, F>>(),
@@ -98,7 +100,8 @@ pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
     }
 }
 
-/// A node's triple in its parent: a monoid over runs of items (see the tree's module).
+/// The triple of a node: first address, end of the last item, largest gap. The node's parent stores it (see the tree's
+/// module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
     pub first: u64,
@@ -117,8 +120,8 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         let (size, bytes) = Self::size(level);
         let node = alloc.alloc(size, bytes)?.cast::<TreeNode<A, F>>().as_ptr();
         record::wrote(node);
-        // SAFETY: fresh memory, large enough. The arrays may be uninitialised, except the starts that a search compares
-        // with. `push` writes the slots that `len` makes readable.
+        // SAFETY: the memory is new and large enough. The arrays may stay uninitialised, except the starts, with which
+        // a search compares. `push` writes a slot before `len` makes it readable.
         unsafe {
             for key in &mut (*node).keys {
                 key.start.write(AtomicU64::new(BEYOND));
@@ -147,7 +150,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Frees a node and all below it.
     ///
     /// # Safety
-    /// The caller alone can reach any of them, and they are freed once.
+    /// The caller alone can reach the node and the nodes below it, and each is freed once.
     pub unsafe fn free_subtree(node: *mut Self) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -163,9 +166,10 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Retires a node that readers may still hold.
     ///
     /// # Safety
-    /// `node` is unreachable for new readers, and given up once.
+    /// No new reader can reach `node`, and it is retired once.
     pub unsafe fn retire(node: *mut Self) {
-        // One function for each size, so that the node's first line need not be read.
+        // There is one function for each size, so that the function need not read `level` on the node's first cache
+        // line.
         unsafe fn free<A: NodeAlloc, const F: usize, const LEAF: bool>(retired: *mut Retired) {
             // SAFETY: `retired` is a node's field; no reader is left.
             unsafe {
@@ -217,14 +221,14 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         Item { start: self.start(i), end: self.end(i), value }
     }
 
-    /// The child to follow for `at`: the last that starts at or before it, else the first.
+    /// The index of the child to descend to for `at`: the last child that starts at or before `at`, else 0.
     #[inline(always)]
     pub fn route(&self, at: u64) -> usize {
         self.count_starting_at_or_before(at).saturating_sub(1)
     }
 
-    /// Number of slots that start at or before `at`: a binary search that takes the same steps for any content, so that
-    /// no step waits for a branch or for the length.
+    /// Number of slots that start at or before `at`. The binary search runs the same steps for any content, so that no
+    /// step depends on a branch or on `len`.
     #[inline(always)]
     pub fn count_starting_at_or_before(&self, at: u64) -> usize {
         let top = const { 1 << F.ilog2() };
@@ -239,7 +243,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         base
     }
 
-    /// The start of slot `i` below `F`, [`BEYOND`] where it is not in use.
+    /// The start of slot `i`, which is below `F`. [`BEYOND`] if the slot is not in use.
     #[inline(always)]
     fn start_or_beyond(&self, i: usize) -> u64 {
         debug_assert!(i < F);
@@ -247,7 +251,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         unsafe { self.keys.get_unchecked(i).start.assume_init_ref() }.load(Ordering::Relaxed)
     }
 
-    /// The leaf for `at`, and the first address that belongs to a leaf further right.
+    /// The leaf for `at`, and the first address that belongs to a leaf further right (`u64::MAX` if there is none).
     ///
     /// # Safety
     /// `root` and the nodes reachable from it stay alive.
@@ -274,12 +278,12 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// `this` is a live node with all its memory behind the pointer, `i` is below its length; the caller is the writer.
     #[inline(always)]
     pub unsafe fn gap(this: *mut Self, i: usize) -> u64 {
-        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field this
-        // is.
+        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field is the
+        // `TreeNode`.
         unsafe { if (*this).level == 0 { 0 } else { (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().get() } }
     }
 
-    /// Appends a slot to a node that is being built. Where it is a leaf, `gap` is not kept.
+    /// Appends a slot to a node that is being built. A leaf ignores `gap`.
     ///
     /// # Safety
     /// As [`TreeNode::gap`]; no other thread can reach the node, and it is not full.
@@ -305,16 +309,16 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Appends slots `range` of `from`, a node of the same level, to a node that is being built.
     ///
     /// # Safety
-    /// As [`TreeNode::push`], for each of them.
+    /// As [`TreeNode::push`], for each appended slot.
     pub unsafe fn append(this: *mut Self, from: *mut Self, range: core::ops::Range<usize>) {
-        // SAFETY: by this function's contract. Only the writer changes the copied arrays, so plain copies do; the
+        // SAFETY: by this function's contract. only the writer changes the copied arrays, so plain copies suffice. The
         // arrays of the two nodes do not overlap.
         unsafe {
             let (at, n) = ((*this).len(), range.len());
             record::read(from);
             record::wrote(this);
             debug_assert!(at + n <= F && range.end <= (*from).len());
-            // The checkers' atomics are no plain words.
+            // The atomics of loom and shuttle are not plain words, so they cannot be copied bytewise.
             if cfg!(any(loom, shuttle)) {
                 for i in range {
                     let gap = TreeNode::gap(from, i);
@@ -343,7 +347,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         }
     }
 
-    /// The node's own triple, from its arrays alone.
+    /// The node's own triple (first address, end, largest gap), computed from its arrays alone.
     ///
     /// # Safety
     /// As [`TreeNode::gap`]; the node is not empty.
@@ -364,7 +368,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         }
     }
 
-    /// An inner node's triple of child `i`.
+    /// The triple of child `i` as inner node `this` stores it.
     ///
     /// # Safety
     /// As [`TreeNode::gap`].
@@ -373,7 +377,8 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         unsafe { Summary { first: (*this).start(i), last: (*this).end(i), gap: Self::gap(this, i) } }
     }
 
-    /// Stores the current triple of child `i` in an inner node, where it differs from `old`, after the pointer.
+    /// Stores `new` as the triple of child `i` in an inner node, where it differs from `old`. The caller has stored the
+    /// child's pointer before.
     ///
     /// # Safety
     /// As [`TreeNode::gap`]; the node is an inner one.
@@ -383,7 +388,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         unsafe {
             debug_assert_eq!(old.gap, Self::gap(this, i), "T2");
             if new.first != old.first {
-                // Release: a reader that routes by the new start meets the new child everywhere.
+                // Release, so that a reader that descends by the new start also sees the new child.
                 (*this).keys[i].start.assume_init_ref().store(new.first, Ordering::Release);
             }
             if new.last != old.last {
@@ -402,8 +407,8 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         unsafe { self.ends[i].assume_init_ref() }.set(end);
     }
 
-    /// The node's own triple, which was `own` before child `i` changed from `old` to `new`. It reads the other children
-    /// only if the largest gap may have shrunk (see the tree's module).
+    /// The node's own triple, which was `own` before child `i` changed from `old` to `new`. This function reads the
+    /// other children only if the largest gap may have shrunk (see the tree's module).
     ///
     /// # Safety
     /// As [`TreeNode::renew`], which has stored `new`.
@@ -433,7 +438,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         }
     }
 
-    /// Replaces child or value `i`. Relies on C3: the one store that publishes a change below one slot.
+    /// Replaces child or value `i`. This one store publishes a change below one slot (relies on C3).
     pub fn publish(&self, i: usize, child: *mut ()) {
         debug_assert!(i < self.len());
         // SAFETY: slots below `len` are initialised.
@@ -460,7 +465,7 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
         Path { nodes: [ptr::null_mut(); MAX_LEVELS], index: [0; MAX_LEVELS], height: 0 }
     }
 
-    /// Levels of the tree that the path goes through.
+    /// Number of levels of the path, from the root to the leaf.
     pub fn height(&self) -> usize {
         self.height as usize
     }
@@ -474,8 +479,8 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
         self.index[level] = index as u8;
     }
 
-    /// Fills this path from `root` down to a leaf: at each node the child that `route` returns. The index in the leaf
-    /// is 0.
+    /// Fills this path from `root` down to a leaf. At each node it descends to the child that `route` returns. The
+    /// index in the leaf becomes 0.
     ///
     /// # Safety
     /// The nodes stay alive while the path is used.
@@ -498,7 +503,8 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
         }
     }
 
-    /// From `root` to the leaf for `at`. Returns the first address that belongs to a leaf further right.
+    /// Fills this path from `root` down to the leaf for `at`. Returns the first address that belongs to a leaf further
+    /// right (`u64::MAX` if there is none).
     ///
     /// # Safety
     /// As [`Path::descend`].
@@ -526,7 +532,7 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
         }
     }
 
-    /// To the next node at `level`, with index 0 there and below; false where there is none.
+    /// Moves to the next node at `level`, with index 0 there and below. Returns false if there is no next node.
     ///
     /// # Safety
     /// As [`Path::descend`].

@@ -1,4 +1,4 @@
-//! The tree against a model, with a small fan-out so that nodes split and shrink all the time.
+//! Tests of the tree against a model. A small fan-out makes nodes split and merge often.
 
 use super::*;
 use crate::error::OutOfMemory;
@@ -13,11 +13,11 @@ std::thread_local! {
     static FAIL_IN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Nodes from the heap; retired nodes are freed at once (single-threaded tests have no readers).
+/// An allocator of nodes from the heap. Retired nodes are freed at once, because single-threaded tests have no readers.
 #[derive(Clone, Copy)]
 struct Boxes;
 
-// SAFETY: `std::alloc` does what the trait asks.
+// SAFETY: `std::alloc` meets the trait's contract.
 unsafe impl NodeAlloc for Boxes {
     fn alloc(self, _size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
         let left = FAIL_IN.get();
@@ -34,14 +34,15 @@ unsafe impl NodeAlloc for Boxes {
     }
     unsafe fn free(self, node: NonNull<u8>, _size: NodeSize, bytes: usize) {
         LIVE.set(LIVE.get() - 1);
-        // SAFETY: by the trait's contract it came from `alloc`; poisoned first, so that a use after free shows.
+        // SAFETY: by the trait's contract the node came from `alloc`. It is poisoned first, so that a use after free is
+        // found.
         unsafe {
             node.as_ptr().write_bytes(0xdd, bytes);
             std::alloc::dealloc(node.as_ptr(), Layout::from_size_align(bytes, NODE_ALIGN).unwrap())
         }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: these tests run on one thread, which has no search under way when it commits.
+        // SAFETY: these tests run on one thread, which has no search in progress when it commits.
         unsafe { free(node) }
     }
 }
@@ -61,7 +62,7 @@ impl<const F: usize> Pair<F> {
         Pair { tree, owner, model: BTreeMap::new(), tag: 8 }
     }
 
-    /// Replaces everything between `lo` and `hi` by `new`; items that straddle the ends are clipped, as by a map.
+    /// Replaces all items between `lo` and `hi` by `new`. Items that cross the ends are clipped, as by a map.
     fn replace(&mut self, lo: u64, hi: u64, new: &[(u64, u64)]) -> bool {
         let mut items: Vec<(u64, u64, usize)> = Vec::new();
         let old: Vec<(u64, u64, usize)> =
@@ -237,14 +238,15 @@ fn removing_almost_everything_gives_the_nodes_back() {
 #[test]
 fn a_hole_aligned_by_chance_is_found_as_the_last_resort() {
     let mut p = Pair::<4>::new();
-    // One hole, exactly four pages, exactly aligned.
+    // The only hole has exactly four pages, and is aligned to four pages.
     p.replace(0, 8 * PAGE, &[(0, 8 * PAGE)]);
     p.replace(12 * PAGE, 64 * PAGE, &[(12 * PAGE, 64 * PAGE)]);
     assert_eq!(p.tree.first_fit(&p.owner, 4 * PAGE, 4 * PAGE, 0, 64 * PAGE), Some(8 * PAGE));
     assert_eq!(p.tree.first_fit(&p.owner, 4 * PAGE, 16 * PAGE, 0, 64 * PAGE), None);
 }
 
-/// `n` pages with a page between any two, then holes of two pages and more where some go; how deep the tree is.
+/// A tree of `n` one-page items, with a free page between any two. Some items are removed at random. Returns also the
+/// number of levels.
 fn fragmented(n: u64) -> (Tree<u64, Boxes, 11>, Owner, u64) {
     let (tree, mut owner) = Tree::new(Boxes);
     let value = NonNull::dangling();
@@ -254,7 +256,7 @@ fn fragmented(n: u64) -> (Tree<u64, Boxes, 11>, Owner, u64) {
     let mut x = 1u64;
     for _ in 0..n / 50 {
         x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        // Few of many pages, many of few.
+        // Few removals are of many pages, and many are of few pages.
         let (at, pages) = ((x >> 20) % (2 * n - 40), 1 << ((x >> 60) % 5).min((x >> 56) % 5));
         let change = tree.prepare(&mut owner, at * PAGE, (at + pages) * PAGE, 0, core::iter::empty()).unwrap();
         tree.commit(&mut owner, change);
@@ -285,7 +287,7 @@ fn a_search_for_room_reads_two_nodes_a_level_at_most() {
         // SAFETY: the tree is this thread's alone, and has no cursor any more.
         unsafe { tree.free_all() };
     }
-    // O(log n): ten times the entries are a level more, mostly, or a little more than one.
+    // The search is O(log n). Ten times the entries need about one level more.
     assert!(most.windows(2).all(|w| w[1] <= w[0] + 4), "{most:?}");
     assert_eq!(LIVE.get(), live);
 }
@@ -295,11 +297,11 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     use quire_sync::epoch::{Domain, Slot};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    // Items at multiples of eight pages stay for ever; those in between are made and removed. A reader that misses a
-    // lasting item was routed by something half-changed.
+    // Items at multiples of eight pages are never removed. Items between them are added and removed. A reader that
+    // misses a permanent item has seen a half-finished change.
     #[derive(Clone, Copy)]
     struct Epoch(&'static Domain);
-    // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for
+    // SAFETY: `std::alloc` returns memory of the size and alignment that the trait requires, and the epoch waits for
     // pinned readers.
     unsafe impl NodeAlloc for Epoch {
         fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
@@ -317,7 +319,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     }
     quire_sync::hooks::threads::set_cpu(0);
     let bytes = quire_sync::PerCpu::<Slot>::bytes(3);
-    // SAFETY: a leaked block, large enough and aligned.
+    // SAFETY: the memory is leaked, large enough and aligned.
     let domain: &'static Domain = unsafe {
         let memory = std::alloc::alloc(Layout::from_size_align(bytes, 128).unwrap());
         let slots = quire_sync::PerCpu::new(NonNull::new(memory).unwrap(), 3, |_| Slot::new());

@@ -1,20 +1,21 @@
 //! One change of a map, from its plan to its publication (relies on C3).
 //!
 //! # The two phases
-//! 1. *Plan.* The entries that the change may replace are marked stale, and one fence stands after the marks. From here
-//!    on no fault takes effect in them: it finds the mark under its table page's lock and waits for this writer. So the
-//!    chains that the plan reads do not change. Then everything is allocated: entries, memory for backings, tree nodes.
-//!    Any failure takes the marks back; nothing has changed.
-//! 2. *Do.* Cannot fail. Leaves are cleared or weakened and flushed. New chains are linked, and one swap publishes the
-//!    new entries. The old ones' chains are unlinked with the proof of the flush, and the old entries retired.
+//! 1. *Plan.* The writer marks the entries that the change may replace stale, and issues one fence after the marks.
+//!    From then on no fault enters a leaf in them: each fault finds the mark under its table page's lock, and waits for
+//!    this writer. So the chains that the plan reads do not change. Then the writer allocates everything: entries,
+//!    backings and tree nodes. After a failure it clears the marks, and nothing has changed.
+//! 2. *Do.* This phase cannot fail. The writer clears or weakens leaves and flushes. It links new chains and publishes
+//!    the new entries by one store. It unlinks the old entries' chains with the proof of the flush, and retires the old
+//!    entries.
 //!
-//! A stale entry is its own tombstone: it stays in the tree until the swap. So no thread sees its range as a hole, and
-//! a fault that meets it waits for this writer. No state between old and new is ever visible.
+//! A stale entry stays in the tree until the new entries are published. So no thread sees its range as a hole, and a
+//! fault that finds it waits for this writer. No state between the old and the new one is ever visible.
 //!
 //! # Merging
-//! The plan is a row of *pieces*, ascending. Two pieces are joined if they have the same attributes and each layer
-//! continues where the other ends. The same holds for neighbours outside the changed range. So `brk`, and programs that
-//! map or protect piece by piece, do not pay an entry for each call.
+//! The plan is a row of *pieces* in ascending order. Two adjoining pieces are joined if they have the same attributes,
+//! and each layer of one continues where the same layer of the other ends. Neighbours outside the changed range are
+//! joined too. So `brk`, and programs that map or protect piece by piece, do not add an entry at each call.
 
 pub(crate) mod pte_update;
 
@@ -34,7 +35,7 @@ use crate::types::VirtRange;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
 
-/// The pieces of one range, and what was allocated for them.
+/// The pieces of one range, and the memory that was allocated for them.
 pub(super) struct Row<'s, M: Machine> {
     space: &'s Space<M>,
     /// The replaced range: whole entries, and the holes between them.
@@ -42,25 +43,27 @@ pub(super) struct Row<'s, M: Machine> {
     pending: Option<Piece<'s, M>>,
     new: NewEntries<M>,
     spare: SpareBackings<M>,
-    /// The object that pieces may show, and its page at which they begin.
+    /// The object that pieces may map, and the number of the object's page at which the pieces begin.
     object: Option<(&'s ObjectRef<M>, u64)>,
-    /// Added to an address of a piece, it gives the address at which its entry shows it.
+    /// The distance of a move, in bytes. An address of a piece plus `moved` is the address in its old entry. 0 if
+    /// nothing moves.
     moved: u64,
-    /// A stack's front covers this much.
+    /// The least number of bytes that a stack's front (the first layer of its chain) covers.
     stack_room: u64,
 }
 
-/// A change that is being planned; see the module. If it is dropped before it is applied, it takes everything back.
+/// A change that is being planned; see the module. A drop before [`Update::apply`] undoes the plan.
 pub(super) struct Update<'s, M: Machine> {
     space: &'s Space<M>,
     writer: Option<Writer<'s, M>>,
-    /// Entries marked stale, linked.
+    /// The first of the entries that this change has marked stale. `Entry::link` leads to the next one.
     marked: *const Entry<M>,
-    /// The entries that overlap the range: the first, the last; and the one after them.
+    /// `first` and `last` are the first and the last entry that overlap the range. `following` is the entry after
+    /// `last`.
     first: Option<&'s Entry<M>>,
     last: Option<&'s Entry<M>>,
     following: Option<&'s Entry<M>>,
-    /// The entry before them, if the descent met it.
+    /// The entry before `first`, if both are in one leaf of the tree.
     previous: Option<&'s Entry<M>>,
     row: Row<'s, M>,
 }
@@ -81,13 +84,13 @@ impl<'s, M: Machine> Row<'s, M> {
         }
     }
 
-    /// Pieces show the pages that entries show `by` bytes above them.
+    /// Sets the distance of a move: pieces map the pages that their entries map `by` bytes above.
     pub fn moving(mut self, by: u64) -> Self {
         self.moved = by;
         self
     }
 
-    /// The next piece.
+    /// Appends the next piece, or joins it to the pending one.
     pub fn push(&mut self, piece: Piece<'s, M>) -> Result<(), MapError> {
         if self.join(&piece) {
             return Ok(());
@@ -97,7 +100,7 @@ impl<'s, M: Machine> Row<'s, M> {
         Ok(())
     }
 
-    /// Joins `next` to the pending piece where it continues it.
+    /// Joins `next` to the pending piece if one entry can cover both. Returns whether it did.
     fn join(&mut self, next: &Piece<'s, M>) -> bool {
         let Some(p) = &mut self.pending else { return false };
         if p.range.end != next.range.start || p.attributes != next.attributes || p.add_front != next.add_front {
@@ -123,12 +126,12 @@ impl<'s, M: Machine> Row<'s, M> {
             ChainSource::Entry(entry) => {
                 let gives_way = self.range.contains(entry.range().start);
                 if !gives_way && p.is_all_of(entry) {
-                    // The neighbour, as it was: nothing joined it.
+                    // The piece is an unchanged neighbour, to which no other piece was joined. So its entry stays.
                     return Ok(());
                 }
                 let contains = |outer: VirtRange| outer.start <= p.range.start && outer.end >= p.range.end;
                 let all = p.range.start <= entry.range().start && p.range.end >= entry.range().end;
-                // A chain is taken over where it is, as a whole, and only if its front covers the new range.
+                // A chain is taken over only as a whole and without a move, and only if its front covers the new range.
                 if gives_way && self.moved == 0 && all && contains(entry.front().range()) {
                     (How::Taken, ptr::from_ref(entry), 0)
                 } else {
@@ -158,7 +161,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 backing::showing(spare, pmap, range, object, page, entry.attributes().may_store())
             }
             How::Tail => {
-                // SAFETY: entries made this way have an origin, and no chain yet.
+                // SAFETY: entries with this `how` have an origin, and no chain yet.
                 let origin = unsafe { entry.origin() };
                 let file = layers(origin.front()).last().unwrap_or(origin.front());
                 let from = range.start.wrapping_add(self.moved);
@@ -167,7 +170,7 @@ impl<'s, M: Machine> Row<'s, M> {
                 unsafe { backing::replicate(spare, file, shown, range.start, pmap) }
             }
             how @ (How::Taken | How::Copied | How::Grown) => {
-                // SAFETY: entries made this way have an origin, and no chain yet.
+                // SAFETY: entries with this `how` have an origin, and no chain yet.
                 let origin = unsafe { entry.origin() };
                 if how == How::Taken {
                     origin.note(Notes::CHAIN_TAKEN);
@@ -192,7 +195,7 @@ impl<'s, M: Machine> Row<'s, M> {
         writer.prepare(self.range.start, self.range.end, self.new.len(), self.new.iter())
     }
 
-    /// Gives the new entries their chains and publishes them.
+    /// Gives the new entries their chains and publishes the entries.
     fn publish(&mut self, writer: &mut Writer<'s, M>, change: EntryChange<M>) {
         for entry in self.new.iter() {
             // SAFETY: the row made its entries, and they are not published before the `commit` below.
@@ -206,9 +209,9 @@ impl<'s, M: Machine> Row<'s, M> {
 }
 
 impl<'s, M: Machine> Update<'s, M> {
-    /// A change that replaces the entries in `range`: every entry that overlaps it is marked, its attributes and chain
-    /// are frozen. The parts of those entries outside must come back as pieces.
-    #[inline(always)] // it is made where the caller keeps it
+    /// A change that replaces the entries in `range`. Marks every entry that overlaps `range` stale, so that its
+    /// attributes and chain do not change. The caller must push the parts of those entries outside `range` as pieces.
+    #[inline(always)] // inlined so that the value is built in place, without a copy
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
         let mut update = Update {
             space,
@@ -226,7 +229,7 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// Marks the entries that overlap `range`.
     fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange) {
-        // One descent finds all of them.
+        // One descent in the tree finds all these entries.
         let (previous, mut entries) = writer.around(range.start);
         self.previous = previous;
         loop {
@@ -248,7 +251,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Keeps the part before `range` of the entry that reaches into it from below.
+    /// Pushes the part before `range` of an entry that overlaps the start of `range`.
     pub fn outside_before(&mut self, range: VirtRange) -> Result<(), MapError> {
         match self.first {
             Some(e) if e.range().start < range.start => {
@@ -258,7 +261,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Keeps the part after `range` of the entry that reaches out of it upward.
+    /// Pushes the part after `range` of an entry that overlaps the end of `range`.
     pub fn outside_after(&mut self, range: VirtRange) -> Result<(), MapError> {
         match self.last {
             Some(e) if e.range().end > range.end => {
@@ -268,8 +271,8 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Gives everything in `range`, which the update was made for, the attributes from `changed`, and joins equal
-    /// neighbours. A part that needed a front before stores, and allows them now, gets it.
+    /// Gives each part of `range` the attributes that `changed` returns, and joins equal neighbours. `range` must be
+    /// the range that was passed to [`Update::new`]. A part whose flag `NEEDS_FRONT` is cleared gets a new front.
     pub fn change(&mut self, range: VirtRange, changed: impl Fn(&Entry<M>) -> Attributes) -> Result<(), MapError> {
         let (first, last) = (self.first, self.last);
         self.outside_before(range)?;
@@ -289,7 +292,8 @@ impl<'s, M: Machine> Update<'s, M> {
         Ok(())
     }
 
-    /// Bytes of `range` that are mapped, for an operation that unmaps them. [`MapError::Sealed`]: it must not.
+    /// Number of mapped bytes in `range`, for an operation that unmaps them. [`MapError::Sealed`] if the range has a
+    /// sealed entry.
     pub fn unmapped_in(&self, range: VirtRange) -> Result<u64, MapError> {
         if self.first.is_none() {
             return Ok(0);
@@ -300,28 +304,29 @@ impl<'s, M: Machine> Update<'s, M> {
         })
     }
 
-    /// The object that a piece may show, from page `page` on.
+    /// Sets the object that pieces may map, and the number of the object's page at which the pieces begin.
     pub fn show(&mut self, object: Option<(&'s ObjectRef<M>, u64)>) {
         self.row.object = object;
     }
 
-    /// A new stack's front covers this much.
+    /// Sets the least number of bytes that the front (the first layer of the chain) of a new stack covers.
     pub fn with_stack_room(mut self, room: u64) -> Self {
         self.row.stack_room = room;
         self
     }
 
-    /// The next piece of the row.
+    /// Appends the next piece of the row.
     pub fn push(&mut self, piece: Piece<'s, M>) -> Result<(), MapError> {
         self.row.push(piece)
     }
 
-    /// As [`Writer::charge_commit`], for a mapping of all of `range`.
+    /// Charges a mapping of all of `range` with [`Writer::charge_commit`], less the charged memory that it replaces.
+    /// Returns false if the limit of the commit charge would be exceeded.
     pub fn charge_commit(&mut self, range: VirtRange, a: &Attributes) -> bool {
         if !self.space.vm().map_memory().commit_charge().is_limited() {
             return true;
         }
-        // Other memory in the way, as inaccessible memory, was not charged.
+        // Replaced memory of other classes, for example inaccessible memory, was not charged.
         let committed = |e: &&Entry<M>| Class::of(&e.attributes()).is_committed();
         let less = match self.first {
             None => 0,
@@ -345,14 +350,15 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Replaces `entry` too, as a whole.
+    /// Marks `entry` stale, and extends the replaced range to all of it.
     pub fn include(&mut self, entry: &'s Entry<M>) {
         self.mark(entry);
         self.row.range.start = self.row.range.start.min(entry.range().start);
         self.row.range.end = self.row.range.end.max(entry.range().end);
     }
 
-    /// The neighbour before the change may grow into it: it is the first piece, and dropped if nothing joins it.
+    /// Makes the neighbour before the change the first piece, if it has the attributes `a`. If no other piece is joined
+    /// to it, its entry stays.
     pub fn lean_on_previous(&mut self, a: Attributes) {
         let start = self.row.range.start;
         if let Some(previous) = self.previous.or_else(|| self.writer().before(start))
@@ -365,7 +371,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// The neighbour after the change joins the last piece, if it continues it.
+    /// Joins the neighbour after the change to the last piece, if it has the attributes `a` and continues that piece.
     pub fn lean_on_next(&mut self, a: Attributes) {
         if let Some(next) = self.following
             && next.range().start == self.row.range.end
@@ -379,22 +385,24 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Ends the plan and does it: `work` on the leaves, then the swap, then the old entries are given up. On an error
-    /// nothing has changed.
+    /// Ends the plan and applies the change: `work` on the leaves, then the publication, then the retirement of the old
+    /// entries. After an error nothing has changed.
     ///
-    /// Called once, at last: an update is large, and a call by value would copy it.
+    /// Called once, as the last use. It borrows the update, because a call by value would copy the large structure.
     #[inline]
     pub fn apply(&mut self, work: Work) -> Result<(), MapError> {
         self.perform(None, work)
     }
 
-    /// As [`Update::apply`], with a second row that fills a hole elsewhere from entries replaced here. It is published
-    /// first, so that one of the two places is always mapped.
+    /// Applies the change like [`Update::apply`], and publishes a second row of pieces, `elsewhere`. That row fills a
+    /// hole at other addresses with pages of entries that this change replaces. It is published first, so that the
+    /// pages are always mapped at one of the two places.
     pub fn apply_with(&mut self, elsewhere: &mut Row<'s, M>, work: Work) -> Result<(), MapError> {
         self.perform(Some(elsewhere), work)
     }
 
-    /// Called once: afterwards the update does nothing.
+    /// Applies the change, and the second row if there is one. Called once; afterwards a drop of the update does
+    /// nothing.
     fn perform(&mut self, mut elsewhere: Option<&mut Row<'s, M>>, work: Work) -> Result<(), MapError> {
         self.row.settle()?;
         if let Some(row) = &mut elsewhere {
@@ -412,7 +420,8 @@ impl<'s, M: Machine> Update<'s, M> {
             return Err(MapError::TooMany);
         }
         let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
-        // With two rows, the second tree change is prepared after the first is published: its nodes are set aside now.
+        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are
+        // allocated now, and set aside.
         let mut first = None;
         let mut change = None;
         match &elsewhere {
@@ -462,16 +471,16 @@ impl<'s, M: Machine> Update<'s, M> {
         }
         let prune = writer.idle_tables(emptied, self.space);
 
-        // The old entries are unreachable now. Their chains go under the lock: a mapping may grow over pages of a
-        // private object that showed here. It must not find pages that are still to be freed.
+        // The old entries are unreachable now. Their chains are unlinked while the writer is still held. Otherwise a
+        // mapping could grow over the old range of a private object, and find pages there that are still to be freed.
         // SAFETY: entries on this list left the tree by `publish`, and this loop alone retires them, once each.
         while let Some(entry) = unsafe { replaced.as_ref() } {
             replaced = entry.link.get();
-            // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's
-            // own.
+            // SAFETY: the entry is unreachable for new readers, and is retired once. A chain that no new entry took
+            // over belongs to this entry alone.
             unsafe {
                 if !entry.noted(Notes::CHAIN_TAKEN) {
-                    // Without work on leaves there is nothing to flush: those that stand are right.
+                    // If the change has no work on leaves, it owes no flush, because the present leaves stay valid.
                     let proof = proof.get_or_insert_with(|| Sweep::new(self.space).finish());
                     backing::dispose(self.space.vm(), entry.front_ptr(), proof);
                 }
@@ -497,7 +506,7 @@ impl<'s, M: Machine> Update<'s, M> {
 }
 
 impl<M: Machine> Drop for Update<'_, M> {
-    /// Nothing was changed: takes the marks back.
+    /// Clears the stale marks of a change that was not applied.
     fn drop(&mut self) {
         for entry in self.marked() {
             entry.unmark_stale();

@@ -1,7 +1,7 @@
-//! The page-table work of map changes: clears or weakens the present leaves of a range, and pays for the flush.
+//! The page-table work of map changes: it clears or weakens the present leaves of a range, and flushes.
 //!
-//! Cost follows resident pages: absent levels are skipped whole, and a table page's bitmap finds its present leaves
-//! (relies on C7).
+//! The cost follows resident pages (relies on C7). Absent tables of each level are skipped as a whole, and a table page
+//! has a bitmap of its present leaves.
 
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::space::Space;
@@ -14,22 +14,23 @@ use crate::types::{Prot, VirtRange};
 /// The effect of a change on the leaves of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::map) enum Work {
-    /// Nothing: they stay right.
+    /// The leaves stay as they are.
     None,
-    /// All are cleared.
+    /// All leaves of the range are cleared.
     Clear(VirtRange),
     /// The leaves keep these rights at most.
     Weaken(VirtRange, Prot),
 }
 
 impl Work {
-    /// The entries of a range lose the rights `lost`, and have `prot` from then on.
+    /// The work for entries of `range` that lose the rights `lost` and keep `prot`.
     pub fn lose(range: VirtRange, lost: Prot, prot: Prot) -> Work {
         if lost.is_empty() {
             Work::None
         } else if lost == Prot::WRITE && !prot.is_empty() {
-            // Without any right no leaf is present. Otherwise no leaf allows more than its entry did, so all rights but
-            // stores stay. A weakening of stores alone looks only at table pages with stores.
+            // Only the right to store is lost, and some right remains. No leaf allows more than its entry did, so
+            // removing that right from the leaves suffices. For this work, only table pages that have writable leaves
+            // are searched. (If `prot` is empty, no leaf may stay present.)
             Work::Weaken(range, UNWRITABLE)
         } else {
             Work::Weaken(range, prot)
@@ -37,14 +38,14 @@ impl Work {
     }
 }
 
-/// Everything but stores.
+/// All rights but that to store.
 pub(in crate::map) const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
-/// Work on leaves whose flush is owed.
+/// Work on leaves, and the flush that it owes.
 pub(in crate::map) struct Sweep<'s, M: Machine> {
     space: &'s Space<M>,
     owed: Obligation<'s, M>,
-    /// From the first to the last table page that a clearing emptied.
+    /// The range from the first to the last table page that has no leaf any more after a clearing.
     pub emptied: Option<VirtRange>,
     /// Leaves that were cleared.
     pub cleared: u64,
@@ -57,8 +58,8 @@ impl<'s, M: Machine> Sweep<'s, M> {
         Sweep { space, owed: Obligation::new(space.vm(), space.pmap()), emptied: None, cleared: 0, visited: 0 }
     }
 
-    /// Does `work`. Relies on C3: the caller has marked the entries stale, and fenced. Only then may an absent table
-    /// page be skipped.
+    /// Performs `work`. The caller has marked the entries stale, and issued a full fence (relies on C3). Otherwise a
+    /// fault could enter a leaf after this call has skipped its absent table page.
     pub fn perform(&mut self, work: Work) {
         let (range, keep) = match work {
             Work::None => return,
@@ -69,7 +70,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         let mut at = range.start;
         while at < range.end {
             if self.owed.is_full() {
-                // The proof of a part is not the caller's; the last one is returned when all is paid.
+                // The proof of a partial flush is dropped. [`Sweep::finish`] returns the proof of the last flush.
                 let _part = self.owed.discharge_so_far();
             }
             let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) else { break };
@@ -87,7 +88,8 @@ impl<'s, M: Machine> Sweep<'s, M> {
         }
     }
 
-    /// Weakens several ranges, ascending; those that share a table page share its lock. The caller as for `perform`.
+    /// Weakens several ranges in ascending order. Ranges on the same table page share one acquisition of its lock. The
+    /// requirements are those of [`perform`](Self::perform).
     pub fn weaken_all(&mut self, ranges: impl Iterator<Item = (VirtRange, Prot)>) {
         let (vm, pmap) = (self.space.vm(), self.space.pmap());
         let mut held: Option<<M::Pmap as Pmap<M>>::Table<'_>> = None;
@@ -115,11 +117,12 @@ impl<'s, M: Machine> Sweep<'s, M> {
         }
     }
 
-    /// The leaves of `part` in `table`: they keep the rights `keep` at most, or go. Returns how many were visited.
+    /// Weakens the leaves of `part` in `table` to the rights `keep`, or clears them if `keep` is `None`. Returns the
+    /// number of visited leaves.
     fn sweep(&mut self, table: &mut <M::Pmap as Pmap<M>>::Table<'_>, part: VirtRange, keep: Option<Prot>) -> u64 {
         if !mutant(Mutant::NoUnflushedSweep) && table.unflushed() {
-            // A TLB may still cache leaves that a reverse scan removed, or rights that a cleaner took away. This
-            // change's flush ends that.
+            // A TLB may still cache leaves that a reverse scan removed, or rights that a write-back removed. This
+            // change must flush them too.
             self.owed.owe_range(part);
         }
         let vm = self.space.vm();
@@ -128,7 +131,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         seen
     }
 
-    /// Flushes for all of it.
+    /// Flushes for all work so far. Returns the proof of the flush.
     pub fn finish(&mut self) -> Flushed {
         if self.visited != 0 {
             self.space.vm().stats().add(Event::RangeVisit, self.visited);

@@ -137,7 +137,7 @@ fn pages_in_swap_stay_charged_and_clean_zeroes_become_holes() {
     assert_eq!(quota.taken(), 14);
     space.advise(range(0, 20), Advice::PageOut).unwrap();
     assert_eq!(space.stats().resident_pages, 0);
-    // Pages 8 and 9 were only read. Pages that `allocate` has reserved are not holes.
+    // Pages 8 and 9 were only read, so the page-out makes them holes. Pages that `allocate` has reserved stay charged.
     assert_eq!((quota.taken(), file.resident()), (12, 12));
     (0..8).for_each(|n| assert_eq!(load(&space, page(n)), 3));
     assert_eq!(quota.taken(), 12);

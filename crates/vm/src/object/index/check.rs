@@ -7,7 +7,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 use quire_sync::hooks::relax;
 
-/// How often a word that other CPUs may be changing is read before a wrong value counts as an error.
+/// The number of reads after which a wrong value of a word counts as an error. Until then another CPU may be changing
+/// it.
 const LOOKS: u32 = 10_000;
 
 /// Checks one occupied slot, given its key, content and dirty bit. Returns `Ok(false)` if the slot is wrong at present,
@@ -93,8 +94,8 @@ unsafe fn check_node<N: Nodes>(
 }
 
 /// Compares slot `i` with its occupancy bit and its dirty bit. Returns its word, or `EMPTY` if the slot has an owner. A
-/// slot without an owner always agrees with its bits. They are read one after the other, so a difference is an error
-/// only if it lasts.
+/// slot without an owner always agrees with its bits. The slot and its bits are read one after the other, so a
+/// difference is an error only if it lasts.
 fn settled<N: Nodes>(n: &IndexNode<N>, i: usize, key: u64, quiet: bool) -> Result<u64, Broken> {
     let bit = 1u64 << i;
     let mut wrong = Broken::Occupancy(key);

@@ -76,7 +76,7 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Frees all nodes. The object is already marked dead, so a CPU that fills a slot from now on removes its page
-    /// again. No `prune` runs meanwhile.
+    /// again. No `prune` of this index runs during the call.
     pub fn dismantle(&self, _pin: &Pinned<'_>) {
         let word = self.root.swap(CLOSED, Ordering::AcqRel);
         if word & NODE != 0 {
@@ -108,7 +108,7 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
     if n.height > 1 {
         for slot in n.slots.iter() {
             // The slot is closed, so that a late fill links no child below a retired node. A late fill of a leaf is
-            // harmless.
+            // harmless, because the filling CPU finds the object dead and removes its page.
             let child = loop {
                 let child = slot.load(Ordering::Acquire);
                 // `RESERVED` means that a child is being linked; its owner finishes soon.

@@ -39,9 +39,9 @@ impl Cursor {
         self.at >= self.end
     }
 
-    /// Continues the visit. The iterator borrows the pin, so the thread cannot sleep while the iterator lives (relies
-    /// on C5). Each function of this crate that sleeps takes [`MaySleep`](crate::sleep::MaySleep) exclusively, and the
-    /// pin borrows it.
+    /// Continues the visit. Relies on C5: a thread never sleeps while it iterates. The compiler enforces this. Each
+    /// function of this crate that sleeps needs an exclusive reference to [`MaySleep`](crate::sleep::MaySleep). The
+    /// iterator borrows the pin, and the pin borrows `MaySleep`.
     ///
     /// ```compile_fail,E0502
     /// use quire_vm::object::index::{Cursor, Index, Nodes};
@@ -77,14 +77,15 @@ impl Cursor {
         Visit { cursor: self, index, pin, dirty: false, leaf: None, bits: 0, base: 0 }
     }
 
-    /// As [`Cursor::resume`], but visits only slots with the dirty bit. (The slot in the root word counts as dirty.)
+    /// Continues the visit like [`Cursor::resume`], but visits only slots with the dirty bit. (The slot in the root
+    /// word counts as dirty.)
     pub(crate) fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
         Visit { dirty: true, ..self.resume(index, pin) }
     }
 }
 
-/// An iterator over occupied slots, in order of their keys. A slot that stays occupied is visited. A slot that is
-/// filled or emptied meanwhile may be visited or not.
+/// An iterator over occupied slots, in order of their keys. Each slot that stays occupied during the iteration is
+/// returned. A slot that is filled or emptied meanwhile may be returned or not.
 pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,
     index: &'a Index<N>,
@@ -196,8 +197,8 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Calls `each` with `n` and the slot of key `first + n`, for each bit `n` of `which` whose slot is occupied, in
-    /// order. It is meant for a few keys, for which the state of an iterator would be most of the cost. In inner nodes
-    /// it reads only the slots, not the header.
+    /// order. It is meant for a few keys. For these, keeping an iterator's state would cost more than the reads. In
+    /// inner nodes it reads only the slots, not the header.
     #[inline]
     pub(crate) fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
         while which != 0 {

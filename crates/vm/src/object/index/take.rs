@@ -32,7 +32,7 @@ impl<N: Nodes> Index<N> {
             };
             match slot.compare_exchange(was, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(TakenSlot { slot, bits, was }),
-                // The tree grew meanwhile, so the root word is a node now.
+                // The tree grew during this call, so the root word is a node now.
                 Err(word) if word & NODE != 0 => continue,
                 Err(_) => return None,
             }
@@ -66,7 +66,7 @@ impl<N: Nodes> Index<N> {
                     return Ok(TakenSlot { slot, bits, was: EMPTY });
                 }
                 Err(RESERVED | CLOSED) => relax(),
-                // The tree grew meanwhile, so the root word is a node now.
+                // The tree grew during this call, so the root word is a node now.
                 Err(word) if word & NODE != 0 => {}
                 Err(word) => return Err(FillError::Taken(decode(word))),
             }
@@ -100,8 +100,8 @@ impl<N: Nodes> Drop for TakenSlot<'_, N> {
         if self.bits.is_some() {
             self.slot.store(self.was, Ordering::Release);
         } else {
-            // The slot is the root word. If the index was dismantled meanwhile, the exchange fails and the word stays
-            // closed.
+            // The slot is the root word. If the index was dismantled since the slot was taken, the exchange fails and
+            // the word stays closed.
             let _dismantled = self.slot.compare_exchange(RESERVED, self.was, Ordering::Release, Ordering::Relaxed);
         }
     }

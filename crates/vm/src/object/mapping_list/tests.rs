@@ -42,7 +42,7 @@ fn address(b: &Backing<TestMachine>) -> usize {
     core::ptr::from_ref(b).addr()
 }
 
-/// The counts of a scan. In each of its pauses one sharer leaves and another comes.
+/// The counts of a scan. Whenever the scan releases the lock, one forked space exits and a new one is forked.
 struct Stormed {
     /// The number of visits of the longest hold.
     hold: u64,
@@ -78,7 +78,7 @@ fn storm(sharers: u64, from_within: bool) -> Stormed {
         if matches!(step, Step::Over) {
             break;
         }
-        // The new backing takes the memory of an earlier leaver, so it can be at any place of the order.
+        // The new backing may reuse the memory of a freed one. The tree orders by address, so it can be at any place.
         let came = f.parent.fork().unwrap();
         let left = holds as usize * 7919 % f.sharers.len();
         f.sharers[left] = came;

@@ -1,4 +1,5 @@
-//! Tests of scans while other threads link and unlink in each pause, in the worst possible ways.
+//! Tests of scans while other threads link and unlink members whenever the scan releases the lock, in the worst
+//! possible ways.
 
 use super::{MOST_VISITS, STEPS, Scan, Step, VISITS, VISITS_A_LINKING};
 use crate::object::interval::tests::Member;

@@ -101,15 +101,15 @@ fn a_time_from_the_future_becomes_the_present_one() {
     // A read of the times corrects a time in the future.
     store_later(0);
     assert_eq!(file.stored(), START - SKEW);
-    // A store into the same leaf node corrects it.
+    // A store into the same leaf node corrects a time in the future, too.
     store_later(1);
     store(&space, page(2), 1);
     assert_eq!(file.stored(), START - SKEW);
-    // An explicit time replaces it.
+    // An explicit time replaces such a time.
     store_later(3);
     file.forget_stores(START - SKEW);
     assert_eq!(file.stored(), 0);
-    // The clocks of two CPUs differ by less than this.
+    // The clocks of two CPUs differ by less than `SKEW`.
     let later = at(&m, 0);
     store(&space, page(200), 1);
     m.vm.machine().store_time.store(START - SKEW, Ordering::Relaxed);

@@ -47,7 +47,7 @@ enum Step {
     Allocate(usize),
     /// Releases the given number of neighbouring slots, from the first used slot at or after the first number.
     Release(u64, u64),
-    /// Releases every n-th used slot from there on, one by one, as a walk over an object does.
+    /// Releases every n-th used slot from the first number on, one by one, as a walk over an object does.
     Return(u64, usize),
 }
 

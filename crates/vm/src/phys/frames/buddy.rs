@@ -5,8 +5,8 @@
 //! large frame. It is on the list of the [`Group`] for which the large frame was broken. A request uses the smallest
 //! fitting piece of its own group first, so that broken frames are used up. If there is none, it breaks a whole block.
 //! If there is no whole block, it uses the largest piece of the other group. The frames of the kernel never move, and
-//! those of programs are freed together. So both share few large frames (Linux's `migratetype`, Gorman and Whitcroft
-//! 2006).
+//! the frames of programs are freed together. So few large frames have frames of both groups (Linux's `migratetype`,
+//! Gorman and Whitcroft 2006).
 //!
 //! # Fresh sections
 //! Memory that was never used is on no list, but is counted by sections ([`crate::phys::descriptors`]). A section is
@@ -21,8 +21,8 @@ use crate::types::Pfn;
 /// The largest block has 2^MAX_ORDER frames (4 MiB), so a large page fits at any alignment.
 #[cfg(not(any(loom, shuttle)))]
 pub const MAX_ORDER: u8 = 10;
-/// The largest block has 2^MAX_ORDER frames. They are few, so that only the frames that a model uses have descriptors.
-/// The time of a checker grows with the number of atomics.
+/// The largest block has 2^MAX_ORDER frames. The number is small, so that only the frames that a model uses have
+/// descriptors. The time of a checker grows with the number of atomics.
 #[cfg(any(loom, shuttle))]
 pub const MAX_ORDER: u8 = 4;
 
@@ -54,7 +54,7 @@ impl Group {
     }
 }
 
-/// The order of each frame that is not the first of a block on a list.
+/// The value of the order field of each frame that is not the first frame of a block on a list.
 const INSIDE: u8 = u8::MAX;
 
 /// A list of free blocks of one size, linked in both directions through the descriptor of the first frame.
@@ -75,7 +75,8 @@ pub(crate) struct Buddy {
     fresh: Fresh,
 }
 
-/// The position of the search for the domain's next fresh section, and the number of those left.
+/// The position of the search for the domain's next fresh section (4 MiB of never used RAM), and the number of fresh
+/// sections left.
 struct Fresh {
     /// The index of a run of RAM.
     run: usize,
@@ -109,12 +110,12 @@ impl Buddy {
         &self.blocks
     }
 
-    /// The number of free frames in sections that are not open.
+    /// The number of free frames in sections that are not open, because their RAM was never used.
     pub fn fresh(&self) -> u64 {
         self.fresh.left * SECTION
     }
 
-    /// Opens the domain's next fresh section. Returns false if none is left.
+    /// Opens the domain's next fresh section (4 MiB of RAM that was never used). Returns false if none is left.
     fn open_next(&mut self) -> bool {
         while self.fresh.left != 0 {
             let Some(run) = self.pages.runs().get(self.fresh.run) else { return false };
@@ -139,7 +140,7 @@ impl Buddy {
         while self.open_next() {}
     }
 
-    /// Opens those fresh sections of the domain that contain a frame of `start..end`.
+    /// Opens those fresh sections (4 MiB of never used RAM) of the domain that contain a frame of `start..end`.
     fn open_range(&mut self, start: u64, end: u64) {
         if self.fresh.left == 0 {
             return;
@@ -227,7 +228,8 @@ impl Buddy {
         self.blocks[order as usize] -= 1;
     }
 
-    /// The smallest block of at least `order` among the group's pieces and the whole blocks.
+    /// The smallest block of at least `order`, on the group's lists of smaller blocks or among the blocks of 2 MiB or
+    /// more.
     fn own(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
         (order..=MAX_ORDER).find_map(|o| self.first(o, group).map(|p| (p, o)))
     }
@@ -235,8 +237,8 @@ impl Buddy {
     /// The block from which a request for `order` is served, with its order.
     fn choose(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
         self.own(order, group).or_else(|| {
-            // No block is whole. The largest piece of the other group is used, so that this group does not need another
-            // one soon.
+            // No block of 2 MiB or more is left. The largest block of the other group is used, so that this group does
+            // not need another one soon.
             (order..LARGE).rev().find_map(|o| self.first(o, group.other()).map(|p| (p, o)))
         })
     }

@@ -14,7 +14,7 @@ struct FrameTally {
 }
 
 impl Frames {
-    /// Checks each list and each frame. No other CPU may allocate or free meanwhile. Takes O(frames) time.
+    /// Checks each list and each frame. No other CPU may allocate or free during the check. Takes O(frames) time.
     pub fn check(&self) -> Result<(), FrameError> {
         let mut all = FrameTally::default();
         for (number, depot) in self.domains.iter().enumerate() {
@@ -58,8 +58,8 @@ impl Frames {
                 self.check_chain(chain.head(), chain.len, &mut all)?;
             }
         }
-        // Each frame on a list has the right kind. If the lists have as many frames as have these kinds, no frame is on
-        // two lists or on none.
+        // Each frame on a list has the right kind. If the number of frames on the lists equals the number of frames of
+        // these kinds, no frame is on two lists or on none.
         let says = |kind| self.pages.opened().filter(|pfn| self.pages.get(*pfn).kind() == kind).count() as i64;
         match says(FrameKind::Free) + says(FrameKind::Cached) - (all.free + all.cached) as i64 {
             0 => Ok(()),

@@ -133,7 +133,7 @@ impl Frames {
             // The blocks are linked by `prev`. They are split into frames after the lock is released.
             let (mut blocks, mut n) = (None, 0);
             // Half a chain is enough. A block of half a chain or more is taken whole, and no other block is split to
-            // fill the chain up. So the descriptors of a chain's frames come from few CPUs.
+            // fill the chain up. So few other CPUs have the cache lines of these frames' descriptors.
             while n < most.div_ceil(2)
                 && let Some((pfn, order)) = held.buddy.take_piece((most - n).ilog2() as u8, group)
             {
@@ -264,8 +264,8 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Takes as many frames for programs as fit into `into`, with at most one refill. Zeroed frames come first, and
-    /// have a bit each in the returned mask.
+    /// Takes frames for programs until `into` is full, with at most one refill. Zeroed frames come first, and have a
+    /// bit each in the returned mask.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         debug_assert!(into.len() < u64::BITS as usize, "each frame has a bit");
         let f = self.frames();
@@ -319,19 +319,12 @@ impl<M: Machine> Physical<M> {
                 return got;
             }
         }
-        match on_behalf {
-            // A thread that is ending will free memory, so it may use the kernel's part of the reserve. The frames
-            // below the floor stay for the kernel, even if many threads end.
-            For::User | For::Table if self.machine().is_ending() => self.pop_frame(fill, For::Kernel),
-            For::Kernel if self.machine().ends_something() => {
-                self.pop_frame(fill, For::End).or_else(|| self.pop_frame_at_last(fill, For::End))
-            }
-            _ => None,
-        }
+        let lower = self.lower_tier(on_behalf)?;
+        self.pop_frame(fill, lower).or_else(|| self.pop_frame_at_last(fill, lower))
     }
 
-    /// Takes a frame from chains of the other group, which a refill does not use. Returns `None` when the reserve is
-    /// reached.
+    /// Takes a frame from the depots' chains of the other group (kernel or programs). A refill of the magazine does not
+    /// use these chains. Returns `None` when the reserve is reached.
     fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
         while f.room(on_behalf) != 0 && f.break_one() {

@@ -1,8 +1,8 @@
-//! The stock of zeroed frames. Idle CPUs zero them, so that a first touch need not.
+//! The stock of zeroed frames. Idle CPUs zero these frames, so that a first touch need not zero a frame.
 //!
-//! Each CPU keeps a few zeroed frames ([`Config::zero_stock`](crate::Config)) in its magazine, under the magazine's
-//! lock. They are taken from the programs' frames, and return to the buddy lists when the magazine is drained. CPUs
-//! zero no frames while memory is low.
+//! Each CPU keeps a few zeroed frames ([`Config::zero_stock`](crate::Config)) in its magazine (its list of free
+//! frames), under the magazine's lock. They are taken from the programs' frames, and return to the buddy lists when the
+//! magazine is drained. CPUs zero no frames while memory is low.
 
 use crate::machine::Machine;
 use crate::phys::Physical;
@@ -21,7 +21,8 @@ impl<M: Machine> Physical<M> {
         while done < budget && self.zero_one() {
             done += 1;
         }
-        // Chains that are in the depots while CPUs are idle will not be needed soon.
+        // Full chains that are in the depots while CPUs are idle will not be needed soon. So one is broken up, and its
+        // frames can join into larger blocks.
         done != 0 || (budget != 0 && self.frames().break_one())
     }
 

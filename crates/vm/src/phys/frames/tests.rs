@@ -331,3 +331,32 @@ fn more_frames_than_can_be_counted_are_refused() {
         }
     }
 }
+
+#[test]
+fn standings_share_the_reserve_out() {
+    on(0);
+    // For each standing of a thread: the frames that are left when its request for data is refused, and when one for
+    // kernel structures is.
+    for (standing, ends, data, structures) in [
+        (Standing::Program, false, 64, 64),
+        (Standing::Administrator, false, 48, 32),
+        (Standing::System, false, 64, 32),
+        (Standing::Program, true, 64, 0),
+        (Standing::System, true, 64, 0),
+    ] {
+        for runs in [false, true] {
+            let m = system(512, 1, 1, 0);
+            *m.vm.machine().standing.lock().unwrap() = (standing, ends);
+            let mut taken = Vec::new();
+            for (on_behalf, left) in [(For::User, data), (For::Kernel, structures)] {
+                let next = || match runs {
+                    true => m.vm.alloc_run(0, on_behalf),
+                    false => m.vm.alloc_frame(Fill::Any, on_behalf),
+                };
+                taken.extend(core::iter::from_fn(|| next().ok()));
+                assert_eq!(m.vm.frames().free(), left, "{standing:?}, {on_behalf:?}, ends: {ends}, runs: {runs}");
+            }
+            taken.into_iter().for_each(|frame| m.vm.return_frame(frame));
+        }
+    }
+}

@@ -23,8 +23,8 @@ impl Queues {
         }
         let says = |pfn: &Pfn| matches!(QueuePlace::of(self.pages.get(*pfn).state()), QueuePlace::Listed(..));
         let mut all = self.pages.opened().filter(says);
-        // As many states must name a queue as pages were found. Otherwise the error names the first of them that is in
-        // no shard.
+        // The number of states that name a queue must equal the number of pages found in the queues. Otherwise the
+        // error names the first page that is in no shard.
         match all.clone().count() as u64 == listed {
             true => Ok(()),
             false => Err(QueueError::Lost(all.find(|pfn| !self.is_linked(*pfn)).unwrap_or(Pfn(0)))),

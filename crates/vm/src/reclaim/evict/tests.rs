@@ -86,7 +86,12 @@ fn zeroes_that_were_never_stored_into_need_no_slot() {
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, 8);
     space.protect(range(0, 8), crate::Prot::READ).unwrap();
+    // A wired mapping has pages of its own.
+    space.wire(range(0, 8), crate::map::Wire::Now).unwrap();
+    space.make_resident(range(0, 8)).unwrap();
+    space.wire(range(0, 8), crate::map::Wire::No).unwrap();
     (0..8).for_each(|n| assert_eq!(load(&space, page(n)), 0));
+    assert_eq!((space.stats().resident_pages, m.vm.stats().faults_of(crate::FaultKind::ZeroFill)), (8, 8));
     space.advise(range(0, 8), Advice::PageOut).unwrap();
     assert_eq!((space.stats().resident_pages, free_slots(&m)), (0, 64));
     (0..8).for_each(|n| assert_eq!(load(&space, page(n)), 0));
@@ -321,8 +326,8 @@ fn full_swap_keeps_pages_in_memory_and_slots_in_use() {
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
     (0..40).for_each(|n| store(&space, page(n), n as u8 + 2));
     space.advise(range(0, 40), Advice::PageOut).unwrap();
-    // Pages that were read while slots were scarce gave up their slots at scattered places. As many pages are evicted
-    // again as there are slots.
+    // Pages that were read while slots were scarce gave up their slots at scattered places. The number of pages that
+    // are evicted again equals the number of slots.
     assert_eq!((space.stats().resident_pages, free_slots(&m)), (24, 0));
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 2));
 }

@@ -169,8 +169,8 @@ fn an_allocator_at_the_pace_of_the_store_is_rarely_refused() {
         // The test uses several spaces, because a space of this machine is small. It makes all of them before memory is
         // full, because a space needs consecutive frames.
         let spaces: Vec<_> = (0..5).map(|_| Space::new(m.vm).unwrap()).collect();
-        // For a moment the daemon can have frames between a magazine and the buddy lists. This takes long if the host
-        // suspends the daemon's thread then. So the many tries of one access count once.
+        // For a moment the daemon can have frames between a magazine and the buddy lists. That moment is long if the
+        // host suspends the daemon's thread in it. So all tries of one access count as one refusal.
         let mut refused = 0;
         let mut paced = |access: &dyn Fn()| {
             let tries = || m.vm.stats().total(Event::AllocStall);

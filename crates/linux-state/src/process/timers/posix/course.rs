@@ -20,8 +20,8 @@ pub(super) struct Course {
     /// The time of the next expiry on the timer's clock, in nanoseconds.
     pub(super) expires: u64,
     pub every: u64,
-    /// The number of expiries since the last signal was received. The first of them is the signal itself, so the count
-    /// begins at -1.
+    /// The number of expiries since the last signal was received. The first expiry sends the next signal and is no
+    /// overrun, so the count begins at -1.
     pub overrun: i64,
     /// The overrun that was reported with the last signal.
     pub reported: i32,
@@ -34,7 +34,7 @@ impl Course {
         Course { status: Status::Off, expires: 0, every: 0, overrun: -1, reported: 0, setting: 0 }
     }
 
-    /// The number of the setting, if its signal is in a queue or on the way to it.
+    /// The number of the setting, if its signal is in a queue or a thread is just adding it to a queue.
     pub fn queued(&self) -> Option<u32> {
         (self.status == Status::Queued).then_some(self.setting)
     }
@@ -113,7 +113,7 @@ mod tests {
         course.status = Status::Queued;
         assert_eq!(course.rest(134, false), TimerSetting { value: 6, every: 10 });
         assert_eq!(course.rest(151, false), TimerSetting { value: 9, every: 10 });
-        // The signal reports the expiry at 100. Those at 110, 120, 130, 140, 150 and 160 are the overrun.
+        // The signal reports the expiry at 100. The expiries at 110, 120, 130, 140, 150 and 160 are the overrun.
         assert_eq!((course.taken(Some(160)), course.expires), (6, 170));
     }
 

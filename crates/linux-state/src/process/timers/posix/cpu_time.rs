@@ -1,4 +1,4 @@
-//! Timers on CPU time. Those of `timer_create` are in a tree of their process, beside its two interval timers.
+//! Timers on CPU time. Each process has a tree of its `timer_create` timers on CPU time, and two interval timers.
 
 use crate::Pid;
 use crate::machine::Machine;
@@ -33,7 +33,7 @@ impl CpuInterval {
 }
 
 impl<M: Machine> PosixTimers<M> {
-    /// Switches off all timers on the CPU time of thread `tid`, which ends.
+    /// Switches off all timers on the CPU time of thread `tid`, because that thread ends.
     pub(super) fn leave_clock(&self, tid: Pid) {
         while let Some(timer) = self.first_on(tid, u64::MAX) {
             let mut state = timer.state.lock();
@@ -50,8 +50,8 @@ impl<M: Machine> PosixTimers<M> {
         (key.0 == thread && key.1 <= used).then(|| timer.clone())
     }
 
-    /// Disarms a timer on the CPU time of `thread` (0: the process) that is due at `used`. Returns it with the signal
-    /// to send.
+    /// Disarms a timer on the CPU time of `thread` (0: the process) that is due at `used`. Returns the timer with the
+    /// signal to send.
     pub(crate) fn next_on(&self, thread: Pid, used: u64) -> Option<(Arc<PosixTimer<M>>, SigInfo)> {
         loop {
             let timer = self.first_on(thread, used)?;

@@ -5,20 +5,21 @@
 //!    to the process's list of expired timers. It then wakes the process's *target*, one of its threads. A target that
 //!    ends passes its role to another thread.
 //! 2. The target removes the timer from the list, and queues its signal.
-//! 3. The thread that receives the signal counts the expiries since then, and arms the timer again. So a timer whose
-//!    signal is blocked causes no interrupts, and has at most one signal in a queue.
+//! 3. The thread that receives the signal counts the expiries since the signal was queued, and arms the timer again. So
+//!    a timer whose signal is blocked causes no interrupts, and has at most one signal in a queue.
 //!
 //! A timer on real time is armed, cancelled and expired in O(1) steps. Timers on CPU time are in a tree of their
 //! process. The process checks them when it sums up its CPU time ([`cpu_limit`](crate::process::timers::cpu_limit)).
 //!
 //! # Locks
 //! A timer's `state` is locked first, then the list or the tree. An expiry removes the timer from the list or the tree
-//! with both locks held. So a timer that was set again meanwhile does not expire for its old setting.
+//! with both locks held. So a timer that another thread sets again during an expiry does not expire for its old
+//! setting.
 //!
-//! # Rooms
+//! # Modules
 //! - `course`: the setting and the count of expiries, without locks.
 //! - `timer`: how one timer is added to a wheel, the list or the tree, and removed again.
-//! - `signals`: how a signal is queued after an expiry, and what follows when it is received.
+//! - `signals`: how a signal is queued after an expiry, and how its receipt arms the timer again.
 //! - `cpu_time`: the tree, and the interval timers on CPU time.
 
 mod course;
@@ -84,7 +85,8 @@ pub struct PosixTimers<M: Machine> {
     expired: IrqLock<Expired<M>>,
     /// The timers that are armed on CPU time.
     on_cpu_time: SpinLock<CpuTree<M>>,
-    /// Incremented when a timer is added to the tree, and when an interval timer on CPU time is set.
+    /// A thread increments this number when it adds a timer to the tree, and when it sets an interval timer on CPU
+    /// time.
     pub(crate) cpu_changes: AtomicU32,
     /// The interval timers on CPU time: ITIMER_VIRTUAL and ITIMER_PROF.
     intervals: SpinLock<[CpuInterval; 2]>,
@@ -104,7 +106,7 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Creates a timer that is off. `report` stores the new id in the program's memory. If that fails, no timer is
+    /// Creates a timer that is off. `report` stores the new id in the program's memory. If `report` fails, no timer is
     /// created. No other thread can find the timer under this id before `report` returns.
     pub fn create(
         &self,
@@ -116,8 +118,8 @@ impl<M: Machine> PosixTimers<M> {
     ) -> Result<(), Errno> {
         let on_cpu_time = matches!(clock, TimerClock::Process | TimerClock::Thread(_));
         let entry = if on_cpu_time { Some(SpareEntry::try_new()?) } else { None };
-        // All threads of the process use the table. Each thread marks it as shared before its first reservation. So the
-        // table is still empty when the first thread marks it.
+        // All threads of the process use the table, so it must be marked as shared while it is empty. Each call marks
+        // it before its reservation, so the first mark precedes the first entry.
         self.slots.share()?;
         let epoch = self.linux.vm.epoch();
         let id = self.slots.reserve(false, 0, MOST, epoch).map_err(|why| match why {
@@ -161,7 +163,7 @@ impl<M: Machine> PosixTimers<M> {
     }
 
     /// Sets timer `id`, and returns the remaining time of the old setting. `absolute`: `new.value` is a time on the
-    /// timer's clock. `me`, the calling thread, becomes the target if there is none.
+    /// timer's clock. If the process has no target, `me`, the calling thread, becomes the target.
     pub fn set(
         &self,
         process: &Process<M>,
@@ -230,7 +232,7 @@ impl<M: Machine> PosixTimers<M> {
     fn end(timer: &PosixTimer<M>) -> Option<u32> {
         let mut state = timer.state.lock();
         timer.disarm(&mut state);
-        // A thread that has found the timer before its removal then does not arm it again.
+        // Another thread may have found the timer before its removal. The flag keeps that thread from arming it again.
         state.deleted = true;
         let queued = state.course.queued();
         state.course = Course { setting: timer.all().next_setting(), ..Course::new() };
@@ -244,7 +246,7 @@ impl<M: Machine> PosixTimers<M> {
         self.settings.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes `me`, the calling thread, the target if there is none.
+    /// Makes `me`, the calling thread, the target if the process has none.
     fn take_target(&self, me: &Task<M>) {
         let mut expired = self.expired.lock(self.linux.machine);
         if expired.target.is_none() {
@@ -262,7 +264,7 @@ impl<M: Machine> PosixTimers<M> {
         let stays = |t: &&ThreadRef<M>| t.payload().as_ref().is_some_and(|t| !t.leaving.load(Ordering::Relaxed));
         let heir = threads.iter().find(stays).cloned();
         let old = {
-            // A new target that begins to end from now on runs this function itself.
+            // If the new target begins to end after this point, it runs this function itself.
             let mut expired = self.expired.lock(self.linux.machine);
             drop(threads);
             let mine =
@@ -326,7 +328,7 @@ impl<M: Machine> Process<M> {
         usage.user + usage.system
     }
 
-    /// The CPU time of the process's thread `tid`, in nanoseconds. `None` if it has ended.
+    /// The CPU time of the process's thread `tid`, in nanoseconds. `None` if the thread has ended.
     pub(crate) fn cpu_time_of(&self, tid: Pid) -> Option<u64> {
         let threads = self.threads.lock();
         let times = self.linux.scheduler.times(threads.get(tid)?);
@@ -340,8 +342,8 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// Called when a signal was removed from a queue of the process. `None` if it belongs to a timer that was set again
-    /// or deleted since.
+    /// Called when a signal was removed from a queue of the process. `None` if the signal belongs to a timer that was
+    /// set again or deleted since the expiry.
     #[inline]
     pub fn signal_taken(&self, info: SigInfo) -> Option<SigInfo> {
         match info.detail {

@@ -1,4 +1,4 @@
-//! The signals of timers: how they are queued after an expiry, and what follows when they are received.
+//! The signals of timers: how they are queued after an expiry, and how the receipt of a signal arms its timer again.
 
 use crate::Linux;
 use crate::machine::Machine;
@@ -13,8 +13,12 @@ use quire_heap::Arc;
 
 /// The time after which a signal that found no memory is sent again, in nanoseconds.
 const RETRY: u64 = 10_000_000;
-/// The shortest time between two checks of a timer whose signal is ignored, in nanoseconds.
+/// After an ignored signal, a periodic timer is armed for a time at least this number of nanoseconds later, even if its
+/// period is shorter.
 const IGNORED: u64 = 4_000_000;
+/// If a process has many timers, that time is longer: at least this number of nanoseconds for each timer of the
+/// process. So all its timers together use a small part of a CPU.
+const IGNORED_EACH: u64 = 50_000;
 
 impl<M: Machine> PosixTimers<M> {
     /// Removes an expired timer from the list, and returns it with the signal to send.
@@ -31,7 +35,8 @@ impl<M: Machine> PosixTimers<M> {
                 }
             };
             let mut state = timer.state.lock();
-            // A thread that sets the timer meanwhile has removed it from the list, and may have added it to a wheel.
+            // If another thread has set the timer since the lookup, `unlist` returns false. That thread has removed the
+            // timer from the list, and may have added it to a wheel.
             let signal = if timer.unlist() { PosixTimer::expired(&timer, &mut state, 0) } else { None };
             drop(state);
             if let Some(signal) = signal {
@@ -40,9 +45,9 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Called after the signal `sent` of `timer` was queued. If the timer was set again or deleted before that, the
-    /// setter found no signal to remove. The signal is then removed here. A setter that comes later finds it in the
-    /// queue.
+    /// Called after the signal `sent` of `timer` was queued. If the timer was set again or deleted before the signal
+    /// was in the queue, the setter found no signal to remove. Then this method removes the signal. A later setter
+    /// finds the signal in the queue.
     pub fn sent(&self, process: &Process<M>, timer: &PosixTimer<M>, sent: &SigInfo) {
         let Detail::Timer { setting, .. } = sent.detail else { return };
         let now = timer.state.lock().course.setting;
@@ -67,8 +72,9 @@ impl<M: Machine> PosixTimers<M> {
         state.course.status = Status::Armed;
         let now = timer.now(&state, cpu_time);
         if ignored {
-            // The interval is the tick of Linux, so that an ignored signal causes no more work than there.
-            state.course.forward(now.saturating_add(IGNORED));
+            // `IGNORED` is the tick of Linux, so that an ignored signal causes no more work than on Linux.
+            let pause = IGNORED.max(self.slots.size() as u64 * IGNORED_EACH);
+            state.course.forward(now.saturating_add(pause));
         } else if timer.is_on_cpu_time() {
             state.course.expires = now.saturating_add(RETRY);
         } else {
@@ -79,7 +85,7 @@ impl<M: Machine> PosixTimers<M> {
     }
 
     /// Called when the signal `info` of a timer was removed from a queue. Arms the timer for its next period, and
-    /// returns the signal with its overrun. `None` if the timer was set again or deleted since.
+    /// returns the signal with its overrun. `None` if the timer was set again or deleted since the expiry.
     pub fn taken(&self, process: &Process<M>, info: SigInfo) -> Option<SigInfo> {
         let Detail::Timer { id, value, setting, .. } = info.detail else { return Some(info) };
         let timer = self.find(id)?;

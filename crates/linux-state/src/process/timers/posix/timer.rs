@@ -26,7 +26,7 @@ pub(super) type CpuTree<M> = Map<CpuKey, Arc<PosixTimer<M>>>;
 /// The part of a timer that changes.
 pub struct State<M: Machine> {
     pub(super) course: Course,
-    /// `course.expires` is a time of day, so the deadline follows changes of that clock.
+    /// `course.expires` is a time of day, so the deadline follows changes of the time of day.
     pub(super) of_day: bool,
     /// The memory of the timer's entry in the tree, while the timer is not in the tree. `None` for timers on real time.
     pub entry: Option<SpareEntry<CpuKey, Arc<PosixTimer<M>>>>,
@@ -43,10 +43,10 @@ impl<M: Machine> State<M> {
 /// A timer of `timer_create`.
 pub struct PosixTimer<M: Machine> {
     pub timer: Timer,
-    /// The links of the list of expired timers, and whether the timer is on that list. Guarded by the list's lock.
+    /// The links of the list of expired timers, and whether the timer is on that list. The list's lock guards them.
     pub place: Links<PosixTimer<M>>,
     pub listed: AtomicBool,
-    /// The set of timers that this one belongs to. The set lives as long as the process.
+    /// The timers of the process that owns this timer. They live as long as the process.
     pub all: NonNull<PosixTimers<M>>,
     pub id: i32,
     pub clock: TimerClock,
@@ -198,15 +198,15 @@ impl<M: Machine> PosixTimer<M> {
         was
     }
 
-    /// Removes the timer from the wheel and the list, or from the tree. Returns whether it was on the list or in the
-    /// tree.
+    /// Removes the timer from the wheel and the list, or from the tree. Returns whether the timer was on the list or in
+    /// the tree.
     pub(super) fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
         if self.is_on_cpu_time() {
             let taken = all.on_cpu_time.lock().take(&self.key(&state.course));
             let Some((entry, _, this)) = taken else { return false };
             state.entry = Some(entry);
-            // Not the last reference, because the process holds another one.
+            // This is not the last reference, because the process's table holds another.
             drop(this);
             return true;
         }

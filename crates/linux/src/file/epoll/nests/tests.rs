@@ -46,7 +46,8 @@ fn a_file_has_so_many_paths_over_so_many_sets() {
     for (nests, most) in [(1, 500), (2, 100), (3, 50), (4, 10)] {
         run(move |task| {
             allow_descriptors(task);
-            // A line of `nests` sets above the file, and many sets above the line: the paths end in those.
+            // A chain of `nests` sets watches the file, and many outermost sets watch the last set of the chain. Each
+            // path ends in one of the outermost sets.
             let (leaf, line) = (eventfd(task), sets(task, nests));
             put(task, leaf, line[0]).unwrap();
             for pair in line.windows(2) {
@@ -59,13 +60,14 @@ fn a_file_has_so_many_paths_over_so_many_sets() {
             }
             let refused = tops[most];
             assert_eq!(put(task, last, refused), Err(Errno::EINVAL));
-            // The refused set has got nothing, and may try again when a path is gone.
+            // The refused set got no watch, so a change of the file does not reach it. After a path is removed, the set
+            // can be added.
             write(task, leaf);
             assert_eq!((ready(task, tops[0]), ready(task, refused)), (1, 0));
             control(task, tops[0], EPOLL_CTL_DEL, last).unwrap();
             put(task, last, refused).unwrap();
             assert_eq!((ready(task, tops[0]), ready(task, refused)), (0, 1));
-            // A second file in the first set has the same paths, a set that is closed has none.
+            // A second file in the first set has the same number of paths. A closed set ends its path.
             let second = eventfd(task);
             put(task, second, line[0]).unwrap();
             task.call(__NR_close, [refused]).unwrap();
@@ -84,7 +86,7 @@ fn paths_of_one_set_are_free() {
         }
         write(task, leaf);
         assert!(sets.iter().all(|set| ready(task, *set) == 1));
-        // The same file through so many sets in one set.
+        // The same file reaches one outer set through 500 sets.
         let top = set(task);
         for set in &sets[..500] {
             put(task, *set, top).unwrap();
@@ -96,7 +98,8 @@ fn paths_of_one_set_are_free() {
 #[test]
 fn a_file_that_comes_last_is_checked() {
     run(|task| {
-        // A net without a file: each set of a level is in all of the next. Each set is visited once.
+        // Nested sets without a file: each set of a level is in every set of the next level. A walk visits each set
+        // once.
         let levels: Vec<Vec<u64>> = (0..5).map(|_| sets(task, 25)).collect();
         for pair in levels.windows(2) {
             for outer in &pair[1] {

@@ -1,4 +1,4 @@
-//! What advice frees, when memory is short.
+//! Tests of the memory that advice frees.
 
 use crate::error::MapError;
 use crate::map::{Advice, Space};
@@ -20,7 +20,7 @@ fn discarded_pages_stay_hidden_without_memory_for_markers() {
         let child = space.fork().unwrap();
         child.advise(range(0, 64), Advice::DontNeed).unwrap();
         (10..20).for_each(|n| store(&child, page(n), 8));
-        // Memory for the slabs' next objects may be there already; then a later allocation fails.
+        // The slabs may have memory for the next objects already. Then a later allocation fails.
         m.vm.fail_allocation(n);
         let done = child.advise(range(0, 400), Advice::DontNeed);
         m.vm.fail_allocation(0);
@@ -39,7 +39,7 @@ fn discarded_pages_stay_hidden_without_memory_for_markers() {
 #[test]
 fn lazily_freed_pages_last_until_pageout_or_a_store() {
     quire_sync::hooks::threads::set_cpu(0);
-    // There is no swap: only pages given up can go.
+    // Without swap, only pages that `MADV_FREE` marked can be evicted.
     let m = boot(1024, 2);
     let (space, other) = (Space::new(m.vm).unwrap(), Space::new(m.vm).unwrap());
     anonymous(&space, 0, 200);
@@ -60,7 +60,7 @@ fn lazily_freed_pages_last_until_pageout_or_a_store() {
     space.check(true).unwrap();
 }
 
-/// The content of page `n`: zero if there is no frame for zeroes.
+/// The content of page `n`, or zero if no frame is free to fault it in.
 fn load_where_possible(space: &Space<crate::testing::TestMachine>, n: u64) -> u8 {
     if space.fault(page(n), Access::Read).is_ok() { load(space, page(n)) } else { 0 }
 }
@@ -77,14 +77,14 @@ fn discarded_pages_free_their_slots_and_show_no_older_data() {
     (0..100).for_each(|n| store(&child, page(n), 4));
     child.advise(range(0, 60), Advice::PageOut).unwrap();
     assert_eq!(m.vm.swap().free(), 512 - 60);
-    // Of the child's pages some lie in swap, some have come back and keep their slots, some were never there.
+    // Some of the child's pages are in swap. Others were read back and keep their slots, or were never in swap.
     (40..60).for_each(|n| assert_eq!(load(&child, page(n)), 4));
     child.advise(range(0, 100), Advice::Free).unwrap();
     assert_eq!(m.vm.swap().free(), 512);
     (0..40).for_each(|n| assert_eq!(load(&child, page(n)), 0, "the parent's data shows"));
     (40..100).for_each(|n| assert_eq!(load(&child, page(n)), 4));
     child.advise(range(0, 100), Advice::PageOut).unwrap();
-    assert_eq!(m.vm.swap().free(), 512 - 40, "only the zeroes that came since the advice are worth a write");
+    assert_eq!(m.vm.swap().free(), 512, "zeroes that came since the advice are no pages");
     (0..100).for_each(|n| assert_eq!(load(&child, page(n)), 0, "the parent's data shows"));
     (0..100).for_each(|n| assert_eq!(load(&space, page(n)), 3));
     child.check(true).unwrap();
@@ -103,10 +103,10 @@ fn willneed_advice_reads_pages_and_maps_none() {
     show(&space, 200, 64, &file, true);
     space.advise(range(0, 100), Advice::PageOut).unwrap();
     let swapped = m.vm.swap().total() - m.vm.swap().free();
-    // First touches in a row make pages ahead, too.
+    // The number is not exact, because faults also make pages ahead.
     assert!((40..100).contains(&swapped), "{swapped}");
     assert_eq!((space.stats().resident_pages, file.resident()), (0, 0));
-    // A hole in the range: the rest of it is served.
+    // The range has a hole, and the rest of it is read ahead.
     assert_eq!(space.advise(range(10, 254), Advice::WillNeed), Err(MapError::NotMapped));
     assert_eq!((space.stats().resident_pages, file.resident()), (0, 60));
     let reads = m.vm.stats().total(Event::SwapIn);

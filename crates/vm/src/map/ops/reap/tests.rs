@@ -1,4 +1,4 @@
-//! Condemned spaces, on the test machine.
+//! Tests of condemned spaces, on the test machine.
 
 use super::Holdings;
 use crate::paging::memory_store::FaultPlan;
@@ -30,14 +30,14 @@ fn a_reaped_space_frees_frames_and_swap_and_refuses_faults() {
     space.condemn();
     space.reap();
     assert_eq!(m.vm.swap().free(), 128);
-    // Table pages stay until the space goes.
+    // Table pages stay until the space is destroyed.
     assert!(settled(m.vm) <= before + 4, "{} of {before}", settled(m.vm));
     for access in [Access::Read, Access::Write] {
         assert_eq!(space.fault(page(0), access), Err(FaultError::OutOfMemory));
         assert_eq!(space.fault(page(100), access), Err(FaultError::OutOfMemory));
     }
     assert_eq!(space.fork().err(), Some(MapError::OutOfMemory));
-    // A call that a thread of it was about to make.
+    // A thread of the space may still complete a map operation.
     space.unmap(range(100, 10)).unwrap();
 }
 
@@ -72,7 +72,7 @@ fn holdings_count_pages_in_memory_and_in_swap() {
     assert_eq!((held.resident, held.swapped), (0, 40));
     (0..10).for_each(|n| store(&space, page(n), 1));
     let held = space.holdings();
-    // Their neighbours were read along, and no table maps them yet.
+    // Readahead has also read their neighbours, which no page table maps yet.
     assert!(held.resident == 10 && (20..=30).contains(&held.swapped), "{held:?}");
     assert_eq!(held.total(), held.resident + held.swapped + held.tables);
     space.unmap(crate::VirtRange { start: page(0), end: page(0) + 40 * PAGE_SIZE }).unwrap();

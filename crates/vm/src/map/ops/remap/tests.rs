@@ -1,4 +1,4 @@
-//! Moving private mappings of files.
+//! Tests of moves of private mappings.
 
 use crate::MapError;
 use crate::map::{Move, Space};
@@ -60,10 +60,11 @@ fn a_grown_private_part_shows_the_file_not_other_copies() {
         let space = Space::new(m.vm).unwrap();
         show(&space, 0, 8, &file, false);
         (0..8).for_each(|n| store(&space, page(n), 9));
-        // Then the copies lie behind an empty front.
+        // After a fork the copied pages are in a layer behind an empty front.
         let _child = forks.then(|| space.fork().unwrap());
         if how == Move::No {
-            // Room behind the part, where a neighbour's copy was.
+            // Unmap the pages after the range that is to grow, so that it can grow there. The chain had copies at these
+            // addresses before.
             space.unmap(range(4, 4)).unwrap();
             (4..8).for_each(|n| assert!(space.fault(page(n), crate::Access::Read).is_err()));
         }
@@ -92,7 +93,7 @@ fn a_shrink_may_span_several_mappings() {
     for how in [Move::No, Move::May] {
         assert_eq!(space.remap(range(0, 4), one(4), how, false), Ok(page(0)));
     }
-    // The end that goes may have holes.
+    // The end that a shrink removes may have holes.
     space.unmap(range(3, 1)).unwrap();
     assert_eq!(space.remap(range(0, 4), one(1), Move::No, false), Ok(page(0)));
     assert_eq!(load(&space, page(0)), 9);
@@ -102,7 +103,7 @@ fn a_shrink_may_span_several_mappings() {
         Err(MapError::NotMapped),
         "a part of the range is unmapped"
     );
-    // The moving part is of one mapping when the end is gone.
+    // Only the part that moves must be of one mapping. The pages beyond the new length are unmapped before.
     anonymous(&space, 10, 4);
     space.protect(range(12, 2), Prot::READ).unwrap();
     assert_eq!(space.remap(range(10, 4), one(2), Move::To(page(100)), false), Ok(page(100)));

@@ -1,4 +1,4 @@
-//! The changes that a seal refuses, and those that it lets pass.
+//! Tests of the operations that a seal refuses, and of those that it allows.
 
 use crate::map::{Advice, Inherit, MapRequest, Move, Placement, Space};
 use crate::testing::page;
@@ -29,7 +29,7 @@ fn a_sealed_range_keeps_its_mapping_and_its_protection() {
     assert_eq!(space.remap(range(3, 2), PAGE_SIZE, Move::No, false), Err(MapError::Sealed));
     assert_eq!(space.remap(range(7, 1), PAGE_SIZE, Move::To(page(2)), false), Err(MapError::Sealed));
     assert_eq!(load(&space, page(3)), 7);
-    // The range before the seal was changed, and the rest is free to go.
+    // The range before the sealed one was changed, and the unsealed rest can be unmapped.
     space.protect(range(0, 2), Prot::READ | Prot::WRITE).unwrap();
     space.unmap(range(6, 2)).unwrap();
     space.check(true).unwrap();

@@ -1,4 +1,4 @@
-//! Other pages of a shared object in a part of its mapping.
+//! Tests of changes of the pages that a part of a shared mapping shows.
 
 use crate::MapError;
 use crate::map::Space;
@@ -16,7 +16,7 @@ fn pages_of_a_shared_object_are_shown_in_another_order() {
     space.show_from(range(10, 1), 3, false).unwrap();
     space.show_from(range(13, 1), 0, true).unwrap();
     assert_eq!([10, 11, 12, 13].map(|n| load(&space, page(n))), [4, 2, 3, 1]);
-    // Parts that show the object in the same way are changed together.
+    // Adjoining mappings of the object with the same attributes are changed together.
     space.show_from(range(10, 4), 0, false).unwrap();
     assert_eq!([10, 11, 12, 13].map(|n| load(&space, page(n))), [1, 2, 3, 4]);
     space.check(true).unwrap();

@@ -1,4 +1,4 @@
-//! Wiring, on the test machine.
+//! Tests of wiring, on the test machine.
 
 use super::Wire;
 use crate::error::MapError;
