@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a pager does with a request until it is good.
+/// The reaction of a pager to each request, until it is made good.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum How {
     PanicInFill,
