@@ -93,14 +93,16 @@ unsafe impl Hardware for Toy {
 fn boot() -> &'static Vm<Toy> {
     let ram = Ram::new();
     // Frame 0 is the kernel's root table, which a process does not need; the core gets the rest.
-    let kernel = KernelTables::<X86_64>::new(&ram, Pfn(0));
+    // SAFETY: the core gets the frames from 1 on, so the tables own frame 0.
+    let kernel = unsafe { KernelTables::<X86_64>::new(&ram, Pfn(0)) };
     let memory = vec![0u128; Mmu::<X86_64>::bytes(1).div_ceil(16) + 8].leak().as_mut_ptr().cast::<u8>();
     let memory = memory.wrapping_add(memory.align_offset(128));
     // SAFETY: the memory is leaked, aligned and large enough.
     let mmu = unsafe { Mmu::new(NonNull::new(memory).expect("not null"), 1, kernel, false) };
     let all = PhysRange { start: Pfn(1), end: Pfn(FRAMES) };
     // This thread is the only CPU from now on. Per-CPU functions refuse threads that are not a CPU.
-    quire_sync::hooks::threads::set_cpu(0);
+    // SAFETY: the machine is new, so no other thread is its CPU 0.
+    unsafe { quire_sync::hooks::threads::become_cpu(0) };
     // SAFETY: the frames are leaked, so nothing else uses them.
     unsafe { Vm::new(Toy { ram, mmu }, &[all], Config::default()) }.expect("32 MiB are enough")
 }

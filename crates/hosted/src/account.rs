@@ -2,7 +2,7 @@
 
 use crate::machine::Simulated;
 use crate::simulate::Simulate;
-use quire_sync::hooks::threads::as_cpu;
+use quire_sync::hooks::threads::run_as_cpu;
 use quire_vm::sleep::MaySleep;
 use quire_vm::{Machine, Pmap, Vm};
 use std::fmt;
@@ -24,7 +24,7 @@ impl Account {
     /// other CPUs are idle.
     ///
     /// # Panics
-    /// If a slab or a queue is inconsistent.
+    /// If a slab or a queue is inconsistent, or if another thread is attached to a CPU.
     pub fn of<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> Account {
         let mut may = MaySleep::here();
         vm.finish_io(&mut may);
@@ -36,15 +36,21 @@ impl Account {
         let caches =
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
-            as_cpu(cpu, || {
-                // The thread reads each cache as the CPU to which the cache belongs.
-                // SAFETY: the caches belong to `vm`, which they get as an argument.
-                caches().for_each(|c| unsafe {
-                    c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
+            // Each cache is read as its own CPU, which no other thread may be meanwhile.
+            let was_own = vm.machine().is_own(cpu);
+            if !was_own && let Err(error) = vm.machine().attach(cpu) {
+                panic!("CPU {cpu} is not idle: {error}");
+            }
+            // SAFETY: this thread is attached to the CPU. The caches belong to `vm`, which they get as an argument.
+            unsafe {
+                run_as_cpu(cpu, || {
+                    caches().for_each(|c| c.check(vm).unwrap_or_else(|broken| panic!("{broken}")));
+                    caches().for_each(|c| c.drain(vm));
                 });
-                // SAFETY: the caches belong to `vm`, which they get as an argument.
-                caches().for_each(|c| unsafe { c.drain(vm) });
-            });
+            }
+            if !was_own {
+                vm.machine().detach(cpu);
+            }
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::phys::slab::Cache| {

@@ -13,7 +13,7 @@ use quire_sync::record::apart;
 use quire_vm::map::{Space, SpaceRef};
 use quire_vm::phys::page::{FrameKind, Page};
 use quire_vm::{Access, FaultError, MemoryType, PAGE_SHIFT, PAGE_SIZE, Pfn, Phys, Vm};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +63,9 @@ pub struct Cpu<F: Simulate = X86_64> {
     vm: &'static Vm<Simulated<F>>,
     id: CpuId,
     loaded: Cell<Loaded>,
+    /// The space that [`enter`](Cpu::enter) loaded. The handle keeps it while its tables are loaded here: another CPU that
+    /// drops its handle would free them otherwise.
+    entered: RefCell<Option<SpaceRef<Simulated<F>>>>,
     _this_thread: PhantomData<Rc<()>>,
 }
 
@@ -82,9 +85,10 @@ impl<F: Simulate> Cpu<F> {
     /// if a thread is attached to it already.
     pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Result<Cpu<F>, AttachError> {
         vm.machine().attach(id)?;
-        threads::set_cpu(id);
+        // SAFETY: `attach` refuses a CPU that another thread is attached to.
+        unsafe { threads::become_cpu(id) };
         threads::set_relax(Some(Rc::new(serve_own)));
-        Ok(Cpu { vm, id, loaded: Cell::new(Loaded::Nothing), _this_thread: PhantomData })
+        Ok(Cpu { vm, id, loaded: Cell::new(Loaded::Nothing), entered: RefCell::default(), _this_thread: PhantomData })
     }
 
     /// The CPU's number.
@@ -99,7 +103,8 @@ impl<F: Simulate> Cpu<F> {
 
     /// Runs `f` as this CPU. This matters if the thread is attached to several CPUs.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
-        threads::as_cpu(self.id, f)
+        // SAFETY: the thread is attached to this CPU as long as it has this value, which it cannot give to another.
+        unsafe { threads::run_as_cpu(self.id, f) }
     }
 
     /// Loads the page tables of a space.
@@ -136,6 +141,13 @@ impl<F: Simulate> Cpu<F> {
         // SAFETY: this thread is the CPU, and flushes are served only between steps.
         self.run(|| unsafe { self.machine().mmu().leave(self.machine(), self.id) });
         self.loaded.set(Loaded::Nothing);
+        self.keep(None);
+    }
+
+    /// Keeps the handle of the loaded space, and drops that of the space before.
+    fn keep(&self, space: Option<SpaceRef<Simulated<F>>>) {
+        let before = self.entered.replace(space);
+        self.run(|| drop(before));
     }
 
     /// Serves the requests of other CPUs.
@@ -224,15 +236,16 @@ impl<F: Simulate> Cpu<F> {
         Ok(())
     }
 
-    /// Loads the page tables of `space`. When the last handle of the space is dropped, they are removed from all CPUs.
-    /// Fails if the space belongs to another machine; the CPU then keeps its loaded tables.
+    /// Loads the page tables of `space`. The CPU keeps a handle of the space until it has loaded others. Fails if the space belongs to another machine; the CPU then keeps its loaded tables.
     pub fn enter(&self, space: &SpaceRef<Simulated<F>>) -> Result<(), ForeignSpace> {
         if !space.is_of(self.vm) {
             return Err(ForeignSpace);
         }
-        // SAFETY: a space destroys its pmap when its last handle is dropped, and does not move before that.
+        // SAFETY: a space destroys its pmap when its last handle is dropped, and does not move before that. This CPU keeps
+        // a handle until it has loaded another root.
         unsafe { self.load(space.page_tables()) };
         self.loaded.set(Loaded::Space(space.id()));
+        self.keep(Some(space.clone()));
         Ok(())
     }
 
@@ -489,13 +502,17 @@ fn allows(e: &Entry, access: Access, mode: Mode) -> bool {
 
 impl<F: Simulate> Drop for Cpu<F> {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if std::thread::panicking() {
+            // The thread is no CPU in a moment, so it cannot tear the space down.
+            std::mem::forget(self.entered.take());
+        } else {
             self.leave();
         }
         match self.machine().detach(self.id) {
-            Some(other) => threads::set_cpu(other),
+            // SAFETY: the thread is attached to that CPU.
+            Some(other) => unsafe { threads::become_cpu(other) },
             None => {
-                threads::set_cpu(threads::NO_CPU);
+                threads::leave_cpu();
                 threads::set_relax(None);
                 threads::set_disturb(None);
             }

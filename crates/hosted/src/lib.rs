@@ -23,6 +23,8 @@ mod arena;
 mod cpu;
 mod machine;
 pub mod model;
+#[cfg(doctest)]
+mod refused;
 mod simulate;
 mod tlb;
 

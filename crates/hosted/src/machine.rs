@@ -7,7 +7,7 @@ use quire_pmap::{Hardware, KernelTables, Mmu, Request, Tables, kernel_pages};
 use quire_pmap_sv39::Sv39;
 use quire_pmap_x86_64::X86_64;
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
-use quire_sync::hooks::threads::as_cpu;
+use quire_sync::hooks::threads::run_as_cpu;
 use quire_sync::{CachePadded, CpuId, current_cpu};
 use quire_vm::check::Level;
 use quire_vm::machine::KernelPages;
@@ -37,7 +37,7 @@ impl<F: Simulate> Inboxes for Simulated<F> {
         std::ptr::from_ref(self).addr()
     }
     fn serve(&self, cpu: CpuId) {
-        Simulated::serve(self, cpu);
+        Simulated::serve_calls(self, cpu);
     }
 }
 
@@ -237,9 +237,12 @@ impl<F: Simulate> Simulated<F> {
             (taken <= range.end.0).then(|| Pfn(taken - 1))
         };
         let too_little = || NoMachine::Core(BootError::TooLittleMemory(settings.frames));
-        let mut kernel = KernelTables::<F>::new(&boot, frame().ok_or_else(too_little)?);
+        let root = frame().ok_or_else(too_little)?;
+        // SAFETY: the core never gets the frames that `frame` has counted, and `boot` is the machine's memory.
+        let mut kernel = unsafe { KernelTables::<F>::new(&boot, root) };
         // The window begins the kernel's half, so this can fail only for lack of frames.
-        kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).map_err(|_| too_little())?;
+        // SAFETY: as for the root.
+        unsafe { kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame) }.map_err(|_| too_little())?;
         if taken >= range.end.0 {
             return Err(too_little());
         }
@@ -274,8 +277,8 @@ impl<F: Simulate> Simulated<F> {
             ..Config::default()
         };
         // The system is built as CPU 0. No thread can be attached to it yet, because the machine is new.
-        // SAFETY: the frames are the arena's, which the machine owns for ever.
-        Ok(as_cpu(0, || unsafe { Vm::new(machine, &ram, config) })?)
+        // SAFETY: the frames are the arena's, which the machine owns for ever. No other thread can be its CPU 0.
+        Ok(unsafe { run_as_cpu(0, || Vm::new(machine, &ram, config)) }?)
     }
 
     fn state(&self, cpu: CpuId) -> &CpuState {
@@ -318,7 +321,7 @@ impl<F: Simulate> Simulated<F> {
             return none;
         }
         loop {
-            self.serve(cpu);
+            self.serve_calls(cpu);
             let mut inbox = self.inbox(cpu);
             if inbox.calls.is_empty() {
                 inbox.attached = false;
@@ -363,8 +366,21 @@ impl<F: Simulate> Simulated<F> {
         (self.arena.ptr(all.start), ((all.end.0 - all.start.0) * PAGE_SIZE) as usize)
     }
 
-    /// Serves the requests of other CPUs to `cpu`, which the calling thread is attached to: a simulated interrupt.
+    /// Whether the calling thread is attached to `cpu`.
+    pub(crate) fn is_own(&self, cpu: CpuId) -> bool {
+        OWN.with_borrow(|own| own.iter().any(|(machine, own)| (machine.address(), *own) == (self.address(), cpu)))
+    }
+
+    /// Serves the requests of other CPUs to `cpu`: a simulated interrupt. Does nothing if the calling thread is not
+    /// attached to the CPU.
     pub fn serve(&self, cpu: CpuId) {
+        if self.is_own(cpu) {
+            self.serve_calls(cpu);
+        }
+    }
+
+    /// As [`serve`](Self::serve), for a thread that is attached, or is just being detached.
+    fn serve_calls(&self, cpu: CpuId) {
         let state = self.state(cpu);
         if state.calls.load(Ordering::Acquire) == 0 {
             return;
@@ -383,11 +399,13 @@ impl<F: Simulate> Simulated<F> {
             state.calls.fetch_sub(1, Ordering::AcqRel);
             state.interrupts.fetch_add(1, Ordering::Relaxed);
             // SAFETY: both pointers are valid. The requester frees neither before `pending` is zero, or before
-            // `take_back` has seen that no CPU serves the call.
-            as_cpu(cpu, || unsafe {
-                (*call.request.cast::<Request<'_, F>>()).serve(self);
-                (*call.pending).fetch_sub(1, Ordering::AcqRel);
-            });
+            // `take_back` has seen that no CPU serves the call. No other thread is this CPU while `attached` is set.
+            unsafe {
+                run_as_cpu(cpu, || {
+                    (*call.request.cast::<Request<'_, F>>()).serve(self);
+                    (*call.pending).fetch_sub(1, Ordering::AcqRel);
+                });
+            }
         }
     }
 
@@ -461,10 +479,12 @@ unsafe impl<F: Simulate> KernelPages for Simulated<F> {
         pfn: Pfn,
         memory: MemoryType,
     ) -> Result<(), OutOfMemory> {
-        kernel_pages::map(vm, va, pfn, memory)
+        // SAFETY: both contracts are the same.
+        unsafe { kernel_pages::map(vm, va, pfn, memory) }
     }
     unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
-        kernel_pages::unmap(self, va)
+        // SAFETY: both contracts are the same.
+        unsafe { kernel_pages::unmap(self, va) }
     }
     fn flush_kernel(&self, set: &FlushSet) {
         kernel_pages::flush(self, set);

@@ -212,10 +212,12 @@ unsafe impl KernelPages for Machine {
         pfn: Pfn,
         memory: MemoryType,
     ) -> Result<(), OutOfMemory> {
-        kernel_pages::map(vm, va, pfn, memory)
+        // SAFETY: both contracts are the same.
+        unsafe { kernel_pages::map(vm, va, pfn, memory) }
     }
     unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
-        kernel_pages::unmap(self, va)
+        // SAFETY: both contracts are the same.
+        unsafe { kernel_pages::unmap(self, va) }
     }
     fn flush_kernel(&self, set: &FlushSet) {
         kernel_pages::flush(self, set);

@@ -18,7 +18,15 @@ use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange};
 ///
 /// # Panics
 /// If `va` was not reserved at boot, or is mapped already. The kernel's map gives an address out only once.
-pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
+///
+/// # Safety
+/// As for [`map_kernel`](quire_vm::machine::KernelPages::map_kernel).
+pub unsafe fn map<M: Hardware>(
+    vm: &'static Physical<M>,
+    va: u64,
+    pfn: Pfn,
+    memory: MemoryType,
+) -> Result<(), OutOfMemory> {
     let machine = vm.machine();
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
@@ -27,8 +35,12 @@ pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: Mem
         vm.stats().count(Event::TableAlloc);
         Some(pfn)
     };
-    let range = VirtRange { start: va, end: va + PAGE_SIZE };
-    match machine.mmu().kernel().map(machine, range, pfn.address(), Rights::Write, memory, &mut frames) {
+    let range = VirtRange { start: va, end: va.saturating_add(PAGE_SIZE) };
+    // SAFETY: the machine's tables lie in its own memory, and the frames were allocated for them. The caller may have the
+    // page mapped, by this function's contract.
+    let mapped =
+        unsafe { machine.mmu().kernel().map(machine, range, pfn.address(), Rights::Write, memory, &mut frames) };
+    match mapped {
         Ok(()) => Ok(()),
         Err(KernelMapError::OutOfMemory) => Err(OutOfMemory),
         Err(e) => panic!("kernel address {va:#x} cannot be mapped: {e:?}"),
@@ -47,8 +59,12 @@ pub fn look_again<M: Hardware>(machine: &M, va: u64) -> bool {
 }
 
 /// Removes the mapping of the page at `va`; see [`quire_vm::machine::KernelPages::unmap_kernel`].
-pub fn unmap<M: Hardware>(machine: &M, va: u64) -> Option<Pfn> {
-    machine.mmu().kernel().take(machine, va)
+///
+/// # Safety
+/// As for [`unmap_kernel`](quire_vm::machine::KernelPages::unmap_kernel).
+pub unsafe fn unmap<M: Hardware>(machine: &M, va: u64) -> Option<Pfn> {
+    // SAFETY: the tables lie in the machine's own memory, and the caller uses the page no more, by the contract.
+    unsafe { machine.mmu().kernel().take(machine, va) }
 }
 
 /// Makes every CPU drop its translations of `set`; see [`quire_vm::machine::KernelPages::flush_kernel`].

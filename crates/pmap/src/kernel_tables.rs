@@ -40,9 +40,13 @@ pub struct KernelTables<F: Format> {
 }
 
 impl<F: Format> KernelTables<F> {
-    /// Makes empty tables in the frame `root`, which belongs to them from now on.
-    pub fn new(phys: &impl Phys, root: Pfn) -> Self {
-        // SAFETY: the caller owns the frame and does not use it any more.
+    /// Makes empty tables in the frame `root`.
+    ///
+    /// # Safety
+    /// The frame belongs to the tables from now on, and no other code uses it. The `phys` of every later call is the
+    /// same memory.
+    pub unsafe fn new(phys: &impl Phys, root: Pfn) -> Self {
+        // SAFETY: by this function's contract, the tables own the frame.
         unsafe { phys.zero_frame(root) };
         KernelTables { root, format: PhantomData, used: [0; _], lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
     }
@@ -54,7 +58,10 @@ impl<F: Format> KernelTables<F> {
 
     /// Fills the root entries over `range`, so that mappings can be made there at any later time. The table pages come
     /// from `frames`. This is allowed only before the first space exists, because every root copies these entries.
-    pub fn reserve(
+    ///
+    /// # Safety
+    /// `phys` is the memory of the tables. Frames of `frames` belong to the tables from now on.
+    pub unsafe fn reserve(
         &mut self,
         phys: &impl Phys,
         range: VirtRange,
@@ -72,9 +79,13 @@ impl<F: Format> KernelTables<F> {
     }
 
     /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both addresses are aligned to
-    /// 2 MiB. Allocates new table pages from `frames`. An existing mapping stays and is an error. The mapping needs no
-    /// flush: a CPU either never caches absent entries, or faults, fences the address and retries.
-    pub fn map(
+    /// them. New table pages come from `frames`. An existing mapping stays and is an error. The mapping needs no flush:
+    /// no CPU has the absent entry cached, or a fault fences and retries.
+    ///
+    /// # Safety
+    /// `phys` is the memory of the tables. Frames of `frames` belong to the tables from now on. The kernel may have the
+    /// physical addresses with these rights until it has unmapped and flushed them.
+    pub unsafe fn map(
         &self,
         phys: &impl Phys,
         range: VirtRange,
@@ -105,13 +116,19 @@ impl<F: Format> KernelTables<F> {
 
     /// Removes the 4 KiB mappings in `range`; gaps are allowed. The caller then sends
     /// [`Request::kernel`](crate::Request::kernel) to every CPU before it reuses the addresses or the frames.
-    pub fn unmap(&self, phys: &impl Phys, range: VirtRange) -> Result<(), KernelMapError> {
+    ///
+    /// # Safety
+    /// `phys` is the memory of the tables, and the kernel uses no mapping in `range` any more.
+    pub unsafe fn unmap(&self, phys: &impl Phys, range: VirtRange) -> Result<(), KernelMapError> {
         self.change(phys, range, |_| 0)
     }
 
     /// Removes the 4 KiB mapping of `va` and returns its frame, or `None` if there is no such mapping. The caller then
     /// flushes as after [`unmap`](Self::unmap).
-    pub fn take(&self, phys: &impl Phys, va: u64) -> Option<Pfn> {
+    ///
+    /// # Safety
+    /// As for [`unmap`](Self::unmap).
+    pub unsafe fn take(&self, phys: &impl Phys, va: u64) -> Option<Pfn> {
         let _guard = self.lock.lock();
         match self.find(phys, va) {
             FoundEntry::Leaf(slot, 0) => Some(F::frame(slot.swap(0, Ordering::AcqRel))),
@@ -121,7 +138,10 @@ impl<F: Format> KernelTables<F> {
 
     /// Changes the rights of the mappings in `range`; gaps are allowed. Large leaves must lie wholly inside. The caller
     /// then flushes as after [`unmap`](Self::unmap).
-    pub fn protect(&self, phys: &impl Phys, range: VirtRange, rights: Rights) -> Result<(), KernelMapError> {
+    ///
+    /// # Safety
+    /// `phys` is the memory of the tables, and the kernel may have its mappings in `range` with these rights.
+    pub unsafe fn protect(&self, phys: &impl Phys, range: VirtRange, rights: Rights) -> Result<(), KernelMapError> {
         self.change(phys, range, |old| F::with_rights(old, rights))
     }
 
@@ -155,9 +175,9 @@ impl<F: Format> KernelTables<F> {
 
     /// Copies the kernel's half into a new root.
     ///
-    /// # Requires
-    /// Only the caller uses `root`, and it is zeroed.
-    pub fn share(&self, phys: &impl Phys, root: Pfn) {
+    /// # Safety
+    /// `phys` is the memory of the tables. Only the caller uses `root`, and it is zeroed.
+    pub unsafe fn share(&self, phys: &impl Phys, root: Pfn) {
         self.each_used(|i| {
             slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
         });

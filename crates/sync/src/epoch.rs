@@ -8,12 +8,12 @@
 //! through an embedded header ([`Retired`]), so retiring allocates nothing and cannot fail.
 //!
 //! # How often the epoch advances
-//! To find that no reader is pinned in an older epoch, a CPU reads one cache line of each reading CPU. To announce the
-//! new epoch, it writes another line. The retiring CPUs do this work in *steps*. A CPU makes a step each time it has
-//! retired [`Domain::every`] structures in this epoch. A step reads at most [`STRIDE`] slots, and continues where the
-//! last step of any CPU ended ([`Domain::passed`]). A slot that was seen idle or in this epoch, after the epoch began,
-//! is not read again. So
-//! - where all CPUs retire, a few of them read the slots for all CPUs, and the others find that the epoch has advanced;
+//! To find that all readers have passed, a CPU reads one cache line of each reading CPU. To announce the new epoch, it
+//! writes another line. The retiring CPUs do this work in *steps*. A CPU makes a step each time it has retired
+//! [`Domain::every`] structures in this epoch. A step reads at most `STRIDE` slots, and continues where the last step
+//! of any CPU ended (`Domain::passed`). A slot that was seen idle or in this epoch, after the epoch began, is not
+//! read again. So
+//! - where all CPUs retire, a few of them read all slots once for all; the others find a new epoch;
 //! - where few CPUs retire among many that read, a step still costs only the slots that it reads;
 //! - a step that meets a pinned reader of the old epoch stops at that reader's slot, and the next step begins there.
 //!
@@ -22,12 +22,11 @@
 //!
 //! # Waiting values
 //! A CPU keeps the values that it retired, in one bag for each of three epochs. Where all CPUs retire, a bag grows to
-//! this CPU's part of the memory that [`Domain::holding`] allows for waiting values. Where a CPU retires alone, it
-//! makes all steps of an advance. It retires [`Domain::every`] structures for each step, so its bag grows larger. If a
-//! reader stalls (a virtual CPU that its host does not run), retirements continue without an advance. Then writers are
-//! pushed back. A writer waits for the next advance if its CPU has retired more than an advance needs, by [`SLACK`]
-//! times [`Domain::every`]. The writer waits before its change begins, where it may still sleep
-//! ([`Domain::push_back`]).
+//! this CPU's part of a share of memory ([`Domain::holding`]). Where a CPU retires alone, it makes all steps of an
+//! advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU that its host does not
+//! run), retirements continue without an advance. Then writers are pushed back. A writer waits for the next advance if
+//! its CPU has retired more than an advance needs, by `SLACK` times [`Domain::every`]. The writer waits before its
+//! change begins, where it may still sleep ([`Domain::push_back`]).
 //!
 //! Values that no reader can hold any more are *ready*. A retirement frees ready values of twice its own weight, and a
 //! step frees twice [`Domain::every`]. So the number of ready values falls, and no operation pays for a large

@@ -10,8 +10,32 @@ use core::fmt;
 pub type CpuId = usize;
 
 /// The handle of a thread that sleeps or may sleep. Opaque to this crate; valid as long as that thread lives.
+///
+/// Only [`current_thread`] and [`ThreadHandle::from_number`] make handles, so safe code has handles of real threads
+/// only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ThreadHandle(pub usize);
+pub struct ThreadHandle(usize);
+
+impl ThreadHandle {
+    /// The handle of no thread, for places that are filled later.
+    pub(crate) const NONE: ThreadHandle = ThreadHandle(0);
+
+    /// The handle with the number `number`.
+    ///
+    /// # Safety
+    /// The number is that of a thread of the program's [`Wait`], by [`number`](Self::number) or by the implementation of
+    /// `Wait` itself. The thread lives as long as the handle is used.
+    #[inline(always)]
+    pub const unsafe fn from_number(number: usize) -> ThreadHandle {
+        ThreadHandle(number)
+    }
+
+    /// The handle's number, whose meaning the implementation of [`Wait`] chooses.
+    #[inline(always)]
+    pub const fn number(self) -> usize {
+        self.0
+    }
+}
 
 /// Hooks that return the number of this CPU, and keep a thread on its CPU.
 ///
@@ -67,7 +91,8 @@ pub unsafe trait Wait {
     fn park_uninterruptibly() {
         Self::park(None);
     }
-    /// Gives `thread` its token, and wakes it if it sleeps. May be called with spin locks held.
+    /// Gives `thread` its token, and wakes it if it sleeps. May be called with spin locks held, with preemption off, and
+    /// in interrupt handlers. So it must acquire no lock that is held with interrupts on.
     fn unpark(thread: ThreadHandle);
     /// A monotonic clock in nanoseconds.
     fn now() -> u64;
@@ -107,7 +132,7 @@ macro_rules! provide {
             }
             #[unsafe(no_mangle)]
             fn __quire_thread() -> usize {
-                <$t as $crate::Wait>::current().0
+                <$t as $crate::Wait>::current().number()
             }
             #[unsafe(no_mangle)]
             fn __quire_park(deadline: Option<u64>) {
@@ -119,7 +144,8 @@ macro_rules! provide {
             }
             #[unsafe(no_mangle)]
             fn __quire_unpark(thread: usize) {
-                <$t as $crate::Wait>::unpark($crate::ThreadHandle(thread))
+                // SAFETY: this crate calls the function only with the number of a `ThreadHandle`.
+                <$t as $crate::Wait>::unpark(unsafe { $crate::ThreadHandle::from_number(thread) })
             }
             #[unsafe(no_mangle)]
             fn __quire_now() -> u64 {

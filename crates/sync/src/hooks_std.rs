@@ -1,7 +1,7 @@
 //! The hooks of `Cpu` and `Wait`, implemented with ordinary threads. A thread *is* a CPU after it has called
-//! [`set_cpu`]. In each iteration of a spin loop, the thread calls the function that it gave to [`set_relax`], to serve
-//! a simulated inbox. Any other thread has the number [`NO_CPU`]. No machine has that CPU, so per-CPU state refuses the
-//! thread. If CPU 0 were the default, two such threads would use the memory of one CPU.
+//! [`become_cpu`]. In each turn of a spin loop, it calls the function that it gave to [`set_relax`], to serve a simulated
+//! inbox. Any other thread has the number [`NO_CPU`]. No machine has that CPU, so per-CPU state refuses the thread. If
+//! CPU 0 were the default, two such threads would use the memory of one CPU.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, RefCell};
@@ -70,8 +70,7 @@ pub(crate) fn count_wait() {
     WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Makes the calling thread CPU `id`, or no CPU if `id` is [`NO_CPU`].
-pub fn set_cpu(id: usize) {
+fn become_any(id: usize) {
     CPU.with(|c| c.set(id));
     #[cfg(recording)]
     if id != NO_CPU {
@@ -79,22 +78,54 @@ pub fn set_cpu(id: usize) {
     }
 }
 
-/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play several CPUs one after the
-/// other.
-pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
+fn run_as_any<R>(id: usize, f: impl FnOnce() -> R) -> R {
     struct Back(usize);
     impl Drop for Back {
         fn drop(&mut self) {
-            set_cpu(self.0);
+            become_any(self.0);
         }
     }
     let _back = Back(__quire_cpu());
-    set_cpu(id);
+    become_any(id);
     f()
 }
 
-/// Sets the function that the calling thread calls in each iteration of a spin loop (besides yielding). `None` removes
-/// it.
+/// Makes the calling thread CPU `id`.
+///
+/// # Safety
+/// No other thread is CPU `id` of a machine that this thread uses, because a CPU changes its own state without locks.
+/// The thread stays the only one until it is another CPU or [none](leave_cpu).
+pub unsafe fn become_cpu(id: usize) {
+    become_any(id);
+}
+
+/// Makes the calling thread no CPU.
+pub fn leave_cpu() {
+    become_any(NO_CPU);
+}
+
+/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play many CPUs in turn.
+///
+/// # Safety
+/// As for [`become_cpu`], while `f` runs.
+pub unsafe fn run_as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
+    run_as_any(id, f)
+}
+
+/// As [`become_cpu`], without its check by the compiler: for tests that play CPUs. `id` may be [`NO_CPU`]. Two threads
+/// that are the same CPU of a machine race. So only the feature `unchecked-cpus`, and the checkers, have this function.
+#[cfg(any(test, loom, shuttle, feature = "unchecked-cpus"))]
+pub fn set_cpu(id: usize) {
+    become_any(id);
+}
+
+/// As [`run_as_cpu`], without its check by the compiler; see [`set_cpu`].
+#[cfg(any(test, loom, shuttle, feature = "unchecked-cpus"))]
+pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
+    run_as_any(id, f)
+}
+
+/// Sets the function that the calling thread calls in each turn of a spin loop (besides yielding). `None` removes it.
 pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
     RELAX.with(|r| *r.borrow_mut() = f);
 }
@@ -105,16 +136,16 @@ pub fn set_disturb(f: Option<fn()>) {
     DISTURB.set(f);
 }
 
-pub fn __quire_preempt_disable() {
+pub(crate) fn __quire_preempt_disable() {
     if let Some(f) = DISTURB.get() {
         f();
     }
 }
-pub fn __quire_preempt_enable() {}
-pub fn __quire_cpu() -> usize {
+pub(crate) fn __quire_preempt_enable() {}
+pub(crate) fn __quire_cpu() -> usize {
     CPU.with(|c| c.get())
 }
-pub fn __quire_relax() {
+pub(crate) fn __quire_relax() {
     let f = RELAX.with(|r| r.borrow().clone());
     if let Some(f) = f {
         f();
@@ -195,10 +226,13 @@ pub(crate) fn tag() -> u64 {
     TAG.try_with(|t| *t as u64).unwrap_or(0)
 }
 
-/// A machine in this process whose threads share simulated CPUs. The scheduler of that machine, not the host's, puts
-/// these threads to sleep.
+/// A machine in this process whose threads share simulated CPUs. Its scheduler, not the host's, puts them to sleep.
+///
+/// # Safety
+/// As for [`Wait`](super::Wait). A handle of [`current`](Sleeper::current) is used with this machine only: its threads
+/// have the machine [set](set_sleeper) as long as they live, and no other thread gets their handles.
 #[cfg(not(any(loom, shuttle)))]
-pub trait Sleeper {
+pub unsafe trait Sleeper {
     /// The calling thread's handle.
     fn current(&self) -> usize;
     /// As [`Wait::park`](super::Wait::park).
@@ -225,14 +259,14 @@ fn sleeper() -> Option<&'static dyn Sleeper> {
     SLEEPER.get()
 }
 
-pub fn __quire_thread() -> usize {
+pub(crate) fn __quire_thread() -> usize {
     #[cfg(not(any(loom, shuttle)))]
     if let Some(machine) = sleeper() {
         return machine.current();
     }
     parking::handle()
 }
-pub fn __quire_park(deadline: Option<u64>) {
+pub(crate) fn __quire_park(deadline: Option<u64>) {
     #[cfg(not(any(loom, shuttle)))]
     if let Some(machine) = sleeper() {
         return machine.park(deadline);
@@ -249,13 +283,13 @@ pub fn __quire_park(deadline: Option<u64>) {
         }
     }
 }
-/// Parks as usual, because threads of the host do not distinguish uninterruptible waits.
-pub fn __quire_park_uninterruptibly() {
+/// Threads of the host do not distinguish uninterruptible waits.
+pub(crate) fn __quire_park_uninterruptibly() {
     __quire_park(None);
 }
-/// Does nothing, because the host watches its own threads.
-pub fn __quire_spun(_lock: usize, _rank: u8, _turns: u32) {}
-pub fn __quire_unpark(thread: usize) {
+/// The host watches its own threads.
+pub(crate) fn __quire_spun(_lock: usize, _rank: u8, _turns: u32) {}
+pub(crate) fn __quire_unpark(thread: usize) {
     #[cfg(not(any(loom, shuttle)))]
     if let Some(machine) = sleeper() {
         return machine.unpark(thread);
@@ -269,7 +303,7 @@ pub fn set_clock(time: Option<u64>) {
     CLOCK.set(time);
 }
 
-pub fn __quire_now() -> u64 {
+pub(crate) fn __quire_now() -> u64 {
     use std::sync::OnceLock;
     #[cfg(not(any(loom, shuttle)))]
     if let Some(machine) = sleeper() {

@@ -44,8 +44,15 @@ unsafe impl<T: Sync + Send> Sync for PerCpu<T> {}
 
 impl<T> PerCpu<T> {
     /// The size in bytes of the memory that [`PerCpu::new`] needs for `cpus` CPUs.
+    ///
+    /// # Panics
+    /// Panics if the size is beyond the address space.
     pub const fn bytes(cpus: usize) -> usize {
-        cpus * size_of::<CachePadded<T>>()
+        match cpus.checked_mul(size_of::<CachePadded<T>>()) {
+            Some(bytes) => bytes,
+            // A wrapped size would be memory for fewer CPUs.
+            None => panic!("more CPUs than fit the address space"),
+        }
     }
 
     /// Lays `cpus` elements out at `memory`.
@@ -65,6 +72,9 @@ impl<T> PerCpu<T> {
 
     /// Allocates one element for each of `cpus` CPUs, in memory that is never freed. For programs with std, where a
     /// failed allocation may end the program.
+    ///
+    /// # Panics
+    /// Panics if there is no memory for so many CPUs.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
         let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus).max(1), align_of::<CachePadded<T>>());

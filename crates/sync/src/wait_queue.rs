@@ -46,7 +46,7 @@ impl Waiter {
         Waiter {
             next: Cell::new(ptr::null()),
             prev: Cell::new(ptr::null()),
-            thread: Cell::new(ThreadHandle(0)),
+            thread: Cell::new(ThreadHandle::NONE),
             woken: AtomicBool::new(false),
         }
     }

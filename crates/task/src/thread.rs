@@ -533,7 +533,8 @@ impl<M: Machine> Thread<M> {
     /// The handle by which `quire_sync` names the thread.
     #[inline(always)]
     pub fn handle(&self) -> ThreadHandle {
-        ThreadHandle(self as *const Self as usize)
+        // SAFETY: the number is this thread's address, which the scheduler's `unpark` expects.
+        unsafe { ThreadHandle::from_number(self as *const Self as usize) }
     }
 
     /// The thread that a handle of [`handle`](Self::handle) names.
@@ -543,7 +544,7 @@ impl<M: Machine> Thread<M> {
     #[inline(always)]
     pub unsafe fn from_handle<'a>(handle: ThreadHandle) -> &'a Thread<M> {
         // SAFETY: the caller vouches that the handle came from a thread that is alive for `'a`.
-        unsafe { &*(handle.0 as *const Thread<M>) }
+        unsafe { &*(handle.number() as *const Thread<M>) }
     }
 
     /// Returns another counted reference to the thread.

@@ -183,7 +183,7 @@ fn a_private_file_mapping_copies_at_the_first_store() {
     let m = system();
     let file = ObjectRef::anonymous(m.vm, 4).unwrap();
     file.write(0, 4, &mut |b| -> Result<_, ()> {
-        b.copy_from_slice(b"file");
+        b.copy_from(b"file");
         Ok(4)
     })
     .unwrap();
@@ -196,7 +196,7 @@ fn a_private_file_mapping_copies_at_the_first_store() {
     assert_eq!((load(&space, page(0)), load(&space, page(0) + 1)), (b'p', b'i'));
     let mut there = [0; 4];
     file.read(0, 4, &mut |b| -> Result<_, ()> {
-        there.copy_from_slice(b);
+        b.copy_to(&mut there);
         Ok(4)
     })
     .unwrap();
@@ -550,7 +550,7 @@ proptest! {
                     FileOp::Write(at, bytes) => {
                         let mut left = &bytes[..];
                         let n = file.write(at, bytes.len(), &mut |b| -> Result<_, ()> {
-                            b.copy_from_slice(&left[..b.len()]);
+                            b.copy_from(left);
                             left = &left[b.len()..];
                             Ok(b.len())
                         });
@@ -561,11 +561,12 @@ proptest! {
                     }
                     FileOp::Read(at, len) => {
                         let mut got = vec![];
-                        let mut take = |b: &[u8]| -> Result<_, ()> {
-                            got.extend_from_slice(b);
-                            Ok(b.len())
-                        };
-                        file.read(at, len, &mut take).unwrap();
+                        file.read(at, len, &mut |b| -> Result<_, ()> {
+                            let at = got.len();
+                            got.resize(at + b.len(), 0);
+                            Ok(b.copy_to(&mut got[at..]))
+                        })
+                        .unwrap();
                         let from = (at as usize).min(model.len());
                         prop_assert_eq!(&got[..], &model[from..(from + len).min(model.len())]);
                     }

@@ -151,7 +151,8 @@ unsafe impl quire_sync::Cpu for Hooks {
 // SAFETY: no thread is ever parked: the only thread has nothing to wait for.
 unsafe impl quire_sync::Wait for Hooks {
     fn current() -> ThreadHandle {
-        ThreadHandle(1)
+        // SAFETY: there is one thread, and `unpark` uses no number.
+        unsafe { ThreadHandle::from_number(1) }
     }
     fn park(_deadline: Option<u64>) {
         core::hint::spin_loop();
@@ -216,15 +217,20 @@ fn memory(mut ram: PhysRange) -> &'static Vm<Board> {
         Some(Pfn(ram.start.0 - 1))
     };
     let root = take().expect("RAM is not empty");
-    let mut kernel = KernelTables::<X86_64>::new(&Ram, root);
+    // SAFETY: the core never gets the frames that `take` has counted.
+    let mut kernel = unsafe { KernelTables::<X86_64>::new(&Ram, root) };
     let at = |symbol: *const u8| symbol.addr() as u64;
     let (text, data, end) = (at(&raw const text_start), at(&raw const text_end), at(&raw const image_end));
     for (start, end, rights) in
         [(DIRECT, DIRECT + GIB, Rights::Write), (text, data, Rights::Execute), (data, end, Rights::Write)]
     {
         let (range, base) = (VirtRange { start, end }, if start == DIRECT { DIRECT } else { IMAGE });
-        kernel.reserve(&Ram, range, &mut take).expect("the kernel's half");
-        kernel.map(&Ram, range, start - base, rights, MemoryType::WriteBack, &mut take).expect("nothing is mapped yet");
+        // SAFETY: as for the root. The program maps RAM and its own image, with the rights that it needs there.
+        unsafe {
+            kernel.reserve(&Ram, range, &mut take).expect("the kernel's half");
+            let memory = MemoryType::WriteBack;
+            kernel.map(&Ram, range, start - base, rights, memory, &mut take).expect("nothing is mapped yet");
+        }
     }
     load_cr3(root.address());
     let mmu = take().expect("RAM is not empty");

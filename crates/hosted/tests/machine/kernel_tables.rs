@@ -50,14 +50,43 @@ fn at<F: Simulate>(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: F::KERNEL_HALF + page * PAGE_SIZE, end: F::KERNEL_HALF + (page + pages) * PAGE_SIZE }
 }
 
+/// The tables of a test. Their memory is the test's `Ram`, which no other code uses and no CPU translates by.
+struct Own<F: Simulate>(KernelTables<F>);
+
+type Source<'a> = &'a mut dyn FnMut() -> Option<Pfn>;
+type Done = Result<(), KernelMapError>;
+
+impl<F: Simulate> Own<F> {
+    fn new(ram: &Ram) -> Self {
+        // SAFETY: the test's memory is the tables' alone.
+        Own(unsafe { KernelTables::new(ram, Pfn(0)) })
+    }
+    fn reserve(&mut self, ram: &Ram, range: VirtRange, frames: Source<'_>) -> Done {
+        // SAFETY: as in `new`.
+        unsafe { self.0.reserve(ram, range, frames) }
+    }
+    fn map(&self, ram: &Ram, at: VirtRange, to: u64, rights: Rights, memory: MemoryType, frames: Source<'_>) -> Done {
+        // SAFETY: as in `new`.
+        unsafe { self.0.map(ram, at, to, rights, memory, frames) }
+    }
+    fn unmap(&self, ram: &Ram, range: VirtRange) -> Done {
+        // SAFETY: as in `new`.
+        unsafe { self.0.unmap(ram, range) }
+    }
+    fn protect(&self, ram: &Ram, range: VirtRange, rights: Rights) -> Done {
+        // SAFETY: as in `new`.
+        unsafe { self.0.protect(ram, range, rights) }
+    }
+}
+
 fn the_direct_map_takes_large_leaves_and_few_tables<F: Simulate>() {
     let ram = Ram::new(16);
     let mut frames = ram.source();
-    let mut tables = KernelTables::<F>::new(&ram, Pfn(0));
+    let mut tables = Own::<F>::new(&ram);
     tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
     let range = VirtRange { start: F::KERNEL_HALF, end: F::KERNEL_HALF + (1 << 30) };
     tables.map(&ram, range, 0, Rights::Write, MemoryType::WriteBack, &mut frames).unwrap();
-    assert_eq!(tables.lookup(&ram, F::KERNEL_HALF + 0x1234_5678), Some((0x1234_5678, Rights::Write)));
+    assert_eq!(tables.0.lookup(&ram, F::KERNEL_HALF + 0x1234_5678), Some((0x1234_5678, Rights::Write)));
     assert_eq!(frames(), Some(Pfn(F::LEVELS as u64)), "one table of 2 MiB leaves maps a GiB");
     assert_eq!(
         tables.protect(&ram, at::<F>(1, 1), Rights::Read),
@@ -69,11 +98,10 @@ fn the_direct_map_takes_large_leaves_and_few_tables<F: Simulate>() {
 fn an_unreserved_range_cannot_be_mapped<F: Simulate>() {
     let ram = Ram::new(16);
     let mut frames = ram.source();
-    let mut tables = KernelTables::<F>::new(&ram, Pfn(0));
+    let mut tables = Own::<F>::new(&ram);
     let user = VirtRange { start: 0x1000, end: 0x2000 };
-    let map = |t: &KernelTables<F>, r, f: &mut dyn FnMut() -> Option<Pfn>| {
-        t.map(&ram, r, 0, Rights::Read, MemoryType::WriteBack, f)
-    };
+    let map =
+        |t: &Own<F>, r, f: &mut dyn FnMut() -> Option<Pfn>| t.map(&ram, r, 0, Rights::Read, MemoryType::WriteBack, f);
     assert_eq!(map(&tables, at::<F>(0, 1), &mut frames), Err(KernelMapError::Invalid(F::KERNEL_HALF)));
     assert_eq!(map(&tables, user, &mut frames), Err(KernelMapError::Invalid(0x1000)));
     assert_eq!(tables.reserve(&ram, user, &mut frames), Err(KernelMapError::Invalid(0x1000)));
@@ -87,13 +115,15 @@ fn an_unreserved_range_cannot_be_mapped<F: Simulate>() {
 fn every_new_root_gets_the_reserved_entries_and_nothing_else<F: Simulate>() {
     let ram = Ram::new(16);
     let mut frames = ram.source();
-    let mut tables = KernelTables::<F>::new(&ram, Pfn(0));
+    let mut tables = Own::<F>::new(&ram);
     tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
     let top = VirtRange { start: 0xffff_ffff_8000_0000, end: 0xffff_ffff_ffff_f000 };
     tables.reserve(&ram, top, &mut frames).unwrap();
     // SAFETY: the test does not use frame 1 yet.
-    unsafe { ram.zero_frame(Pfn(1)) };
-    tables.share(&ram, Pfn(1));
+    unsafe {
+        ram.zero_frame(Pfn(1));
+        tables.0.share(&ram, Pfn(1));
+    }
     let word = |t: u64, i: usize| ram.0[t as usize][i].load(Ordering::Relaxed);
     let reserved = |i: usize| {
         [window::<F>(), top]
@@ -111,7 +141,7 @@ fn lookups_agree_with_a_map_of_the_changes<F: Simulate>() {
     proptest!(|(ops in ops)| {
         let ram = Ram::new(64);
         let mut frames = ram.source();
-        let mut tables = KernelTables::<F>::new(&ram, Pfn(0));
+        let mut tables = Own::<F>::new(&ram);
         tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
         let mut model = std::collections::BTreeMap::<u64, (u64, Rights)>::new();
         for (op, page, pages, rights) in ops {
@@ -139,7 +169,7 @@ fn lookups_agree_with_a_map_of_the_changes<F: Simulate>() {
             }
         }
         for p in 0..2800 {
-            let found = tables.lookup(&ram, at::<F>(p, 1).start + 5);
+            let found = tables.0.lookup(&ram, at::<F>(p, 1).start + 5);
             prop_assert_eq!(found, model.get(&p).map(|(pa, r)| (pa + 5, *r)));
         }
     });

@@ -7,6 +7,7 @@ mod corruption;
 mod devices;
 mod failures;
 mod frames;
+mod hostile_pagers;
 mod idle;
 mod kernel_map;
 mod kernel_tables;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use quire_hosted::{AttachError, Cpu, ForeignSpace, Hosted, NoMachine, Settings};
+use quire_vm::content::IoError;
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef, USER, Wire};
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{BootError, FaultError, MapError, ObjectRef, PAGE_SIZE, Prot, VirtRange, Vm};
@@ -110,6 +111,107 @@ fn objects_and_frames_of_another_system_are_refused() {
         assert_eq!(vm.frames().check(), Ok(()));
     }
     assert_eq!([here, there].map(|vm| vm.frames().total() - vm.frames().free() < 300), [true; 2], "{free:?}");
+}
+
+#[test]
+fn readers_and_writers_of_the_same_page_at_the_same_time_get_copies() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
+    let object = ObjectRef::anonymous(vm, 4).unwrap();
+    let write = |text: &[u8]| object.write::<()>(0, text.len(), &mut |to| Ok(to.copy_from(text))).unwrap();
+    write(b"before");
+    let mut copies = [[0; 6]; 2];
+    let read = object.read::<()>(0, 6, &mut |bytes| {
+        bytes.copy_to(&mut copies[0]);
+        write(b"behind");
+        Ok(bytes.copy_to(&mut copies[1]))
+    });
+    assert_eq!((read, copies), (Ok(6), [*b"before", *b"behind"]));
+    // A write inside a write, to a page that exists and to a new one.
+    for at in [0, PAGE_SIZE] {
+        let mut inner = [0; 6];
+        let outer = object.write::<()>(at, 6, &mut |outer| {
+            outer.copy_from(b"outer.");
+            object.write::<()>(at, 6, &mut |to| Ok(to.copy_from(b"inner."))).unwrap();
+            object.read::<()>(at, 6, &mut |bytes| Ok(bytes.copy_to(&mut inner))).unwrap();
+            Ok(outer.copy_from(b"last.."))
+        });
+        assert_eq!((outer, inner), (Ok(6), *b"inner."));
+        let mut last = [0; 6];
+        object.read::<()>(at, 6, &mut |bytes| Ok(bytes.copy_to(&mut last))).unwrap();
+        assert_eq!(&last, b"last..");
+    }
+    // More bytes than lent are not copied.
+    let lent = object.read::<()>(6, 2, &mut |bytes| {
+        assert_eq!((bytes.len(), bytes.get(1), bytes.get(2)), (2, Some(0), None));
+        assert_eq!((bytes.copy_to(&mut [0; 9]), bytes.copy_to_from(9, &mut [0; 9])), (2, 0));
+        Ok(bytes.len())
+    });
+    assert_eq!(lent, Ok(2));
+}
+
+#[test]
+fn a_panic_of_the_source_frees_the_frame_that_it_was_to_fill() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
+    let object = ObjectRef::anonymous(vm, 4).unwrap();
+    object.write::<()>(0, 1, &mut |to| Ok(to.copy_from(b"a"))).unwrap();
+    let free = vm.frames().free();
+    for page in [0, 1] {
+        let panics = || object.write::<()>(page * PAGE_SIZE, PAGE_SIZE as usize, &mut |_| panic!("the source's own"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    }
+    assert_eq!((vm.frames().free(), object.resident()), (free, 1));
+    object.write::<()>(PAGE_SIZE, 1, &mut |to| Ok(to.copy_from(b"a"))).unwrap();
+    vm.check(true).unwrap();
+}
+
+#[test]
+fn a_space_that_a_cpu_has_entered_outlives_its_last_handle() {
+    let vm = boot(2);
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let space = Space::new(vm).unwrap();
+    let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).unwrap();
+    cpu.enter(&space).unwrap();
+    cpu.write(&space, at, 7).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            let other = Cpu::attach(vm, 1).unwrap();
+            other.run(|| drop(space));
+            // Frames that were freed by the drop would be used again here.
+            let space = Space::new(vm).unwrap();
+            let all = MapRequest { populate: true, ..MapRequest::private(Placement::Any { hint: 0 }, 64 * PAGE_SIZE) };
+            space.map(&all).unwrap();
+            drop(space);
+        });
+        while !other.is_finished() {
+            cpu.interrupts();
+            assert_eq!(cpu.load_word(at), Ok(7));
+        }
+    });
+    assert_eq!(cpu.load_word(at), Ok(7));
+    cpu.leave();
+    vm.epoch().drain();
+    vm.check(true).unwrap();
+}
+
+#[test]
+fn offsets_at_the_end_of_all_offsets_are_refused() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
+    let object = ObjectRef::anonymous(vm, 4).unwrap();
+    let write = |at: u64, len: usize| object.write::<()>(at, len, &mut |to| Ok(to.len()));
+    for at in [u64::MAX, u64::MAX - 1, u64::MAX - PAGE_SIZE + 1] {
+        for len in [1, 10, usize::MAX] {
+            assert_eq!(write(at, len), Err(IoError::TooLarge), "{len} bytes at {at:#x}");
+            assert_eq!(object.read::<()>(at, len, &mut |from| Ok(from.len())), Ok(0));
+        }
+        assert_eq!(object.zero(at..u64::MAX), Ok(()));
+    }
+    // The last byte of a write that begins lower is beyond all sizes.
+    assert_eq!(write(u64::MAX - PAGE_SIZE, 10), Ok(1));
+    assert_eq!((object.size(), object.resident()), (u64::MAX - PAGE_SIZE + 1, 1));
+    vm.check(true).unwrap();
 }
 
 /// Random numbers that are determined by the seed.

@@ -2,7 +2,7 @@
 //! to objects.
 
 use crate::worker::{Pages, Worker};
-use crate::world::{COMMON, LANE_PAGES, SpaceModel, load_shared, write_stamp};
+use crate::world::{COMMON, LANE_PAGES, SpaceModel, write_stamp};
 use quire_hosted::model::{Content, Page, Seen, Span, State};
 use quire_hosted::{Simulate, Simulated};
 use quire_vm::content::IoError;
@@ -267,8 +267,10 @@ impl<F: Simulate> Worker<'_, F> {
 fn read_stamp<F: Simulate>(object: &ObjectRef<Simulated<F>>, page: u64) -> Option<u64> {
     let mut stamp = 0;
     let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {
-        stamp = load_shared(from);
-        Ok(from.len())
+        let mut word = [0; 8];
+        let n = from.copy_to(&mut word);
+        stamp = u64::from_le_bytes(word);
+        Ok(n)
     });
     match read {
         Ok(8) => Some(stamp),

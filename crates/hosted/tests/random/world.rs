@@ -555,35 +555,11 @@ impl<F: Simulate> World<F> {
     }
 }
 
-/// Stores an aligned word of an object's page. Other CPUs may read and write the word at the same time.
-pub fn store_shared(to: &mut [u8], word: u64) {
-    let to: &mut [u8; 8] = to.try_into().expect("a word");
-    // SAFETY: this is an aligned word of a frame, and every access here is atomic.
-    unsafe { AtomicU64::from_ptr(to.as_mut_ptr().cast()) }
-        .store(u64::from_ne_bytes(word.to_le_bytes()), Ordering::Relaxed);
-}
-
-/// Loads a word of an object's page, or zero from an empty page.
-pub fn load_shared(from: &[u8]) -> u64 {
-    let from: &[u8; 8] = from.try_into().expect("a word");
-    let at = from.as_ptr().cast_mut().cast::<u64>();
-    if !at.is_aligned() {
-        return u64::from_le_bytes(*from);
-    }
-    // SAFETY: the reference is to an aligned word, which every access here reaches as an atomic, and a load writes
-    // nothing.
-    let word = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed);
-    u64::from_le_bytes(word.to_ne_bytes())
-}
-
 /// Writes the stamp of a page through the object, without a mapping.
 pub fn write_stamp<F: Simulate>(
     object: &ObjectRef<Simulated<F>>,
     page: u64,
     stamp: u64,
 ) -> Result<usize, quire_vm::content::IoError<Infallible>> {
-    object.write::<Infallible>(page * PAGE_SIZE, 8, &mut |to| {
-        store_shared(to, stamp);
-        Ok(to.len())
-    })
+    object.write::<Infallible>(page * PAGE_SIZE, 8, &mut |to| Ok(to.copy_from(&stamp.to_le_bytes())))
 }

@@ -290,7 +290,8 @@ fn interrupted(index: usize) {
         INTERRUPTED.fetch_or(1 << index, Ordering::AcqRel);
         let thread = THREAD.load(Ordering::Acquire);
         if thread != 0 {
-            unpark(ThreadHandle(thread));
+            // SAFETY: the number is that of the ports' thread, which never ends.
+            unpark(unsafe { ThreadHandle::from_number(thread) });
         }
     }
 }

@@ -15,14 +15,19 @@ pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, Kern
     let phys = &DirectMap;
     let mut frames = || take_low(free, PAGE).map(Pfn::containing);
     let root = frames().ok_or(KernelMapError::OutOfMemory)?;
-    let mut tables = KernelTables::new(phys, root);
+    // SAFETY: frames of `frames` are taken off the free memory, so the tables own them. The direct map is all memory.
+    let mut tables = unsafe { KernelTables::new(phys, root) };
     let [text, constants, data, end] = layout::image();
     let range = |start: u64, end: u64| VirtRange { start, end };
-    tables.reserve(phys, range(IMAGE, end), &mut frames)?;
-    tables.reserve(phys, range(DIRECT, DIRECT + all.end()), &mut frames)?;
-    tables.reserve(phys, range(MAP, MAP_END), &mut frames)?;
+    // SAFETY: as for the root.
+    unsafe {
+        tables.reserve(phys, range(IMAGE, end), &mut frames)?;
+        tables.reserve(phys, range(DIRECT, DIRECT + all.end()), &mut frames)?;
+        tables.reserve(phys, range(MAP, MAP_END), &mut frames)?;
+    }
     let mut map = |at: u64, end: u64, physical: u64, rights| {
-        tables.map(phys, range(at, end), physical, rights, MemoryType::WriteBack, &mut frames)
+        // SAFETY: as for the root. The kernel maps its own image and all RAM, with the rights that it needs there.
+        unsafe { tables.map(phys, range(at, end), physical, rights, MemoryType::WriteBack, &mut frames) }
     };
     map(text, constants, text - IMAGE, Rights::Execute)?;
     map(constants, data, constants - IMAGE, Rights::Read)?;

@@ -66,7 +66,8 @@ unsafe impl quire_sync::Cpu for Hooks {
 unsafe impl quire_sync::Wait for Hooks {
     #[inline(always)]
     fn current() -> ThreadHandle {
-        ThreadHandle(cpu::current_thread())
+        // SAFETY: the number is the address of the running thread.
+        unsafe { ThreadHandle::from_number(cpu::current_thread()) }
     }
     fn park(deadline: Option<u64>) {
         scheduler().park(deadline);
@@ -88,8 +89,8 @@ unsafe impl quire_sync::Wait for Hooks {
         match cpu::current_thread() {
             // Boot runs before there are threads.
             0 => core::ptr::null_mut(),
-            // SAFETY: the running thread is alive, and only the address of its list is computed.
-            at => unsafe { &raw mut (*Thread::<Machine>::from_handle(ThreadHandle(at)).context()).held },
+            // SAFETY: the running thread is alive; only its list's address is taken.
+            at => unsafe { &raw mut (*Thread::<Machine>::from_handle(ThreadHandle::from_number(at)).context()).held },
         }
     }
 }

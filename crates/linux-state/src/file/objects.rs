@@ -19,6 +19,7 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 use quire_vm::content::IoError;
+use quire_vm::machine::{FrameBytes, FrameBytesMut};
 use quire_vm::map::EntryInfo;
 use quire_vm::object::{ObjectRef, WriteErrors};
 use quire_vm::paging::pager::Pager;
@@ -147,6 +148,14 @@ fn fs_error(e: IoError<FsError>) -> FsError {
     }
 }
 
+/// Gives bytes of a page to a sink without a copy between.
+fn put(sink: &mut dyn Sink, bytes: FrameBytes<'_>) -> Result<usize, FsError> {
+    // SAFETY: the bytes are valid for reads while the caller's closure runs. A sink copies them, to user memory with
+    // the machine's own copy. It checks none of them before the copy, so stores of programs change nothing that it
+    // relies on.
+    sink.put(unsafe { core::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) })
+}
+
 impl<M: Machine> FileObject for FileBytes<M> {
     fn size(&self) -> u64 {
         self.0.size()
@@ -159,12 +168,18 @@ impl<M: Machine> FileObject for FileBytes<M> {
 
     fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let len = sink.room();
-        self.0.read(offset, len, &mut |bytes: &[u8]| sink.put(bytes)).map_err(fs_error)
+        self.0.read(offset, len, &mut |bytes| put(sink, bytes)).map_err(fs_error)
     }
 
     fn write(&self, offset: u64, source: &mut dyn Source) -> Result<usize, FsError> {
         let len = source.left();
-        self.0.write(offset, len, &mut |bytes: &mut [u8]| source.take(bytes)).map_err(fs_error)
+        let take = &mut |bytes: FrameBytesMut<'_>| {
+            // SAFETY: the bytes are valid for writes while the closure runs. A source stores bytes into them with the
+            // machine's copy from user memory, or from a slice. It reads none of them, so stores of programs that map
+            // the page, and of other writers, change nothing that it relies on.
+            source.take(unsafe { core::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) })
+        };
+        self.0.write(offset, len, take).map_err(fs_error)
     }
 
     fn resident(&self) -> u64 {
@@ -380,6 +395,6 @@ pub fn timestamp(ns: u64) -> Timestamp {
 pub fn read_kernel<M: Machine>(object: &ObjectRef<M>, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let mut sink = quire_fs::SliceSink::new(into);
     let len = sink.room();
-    let n = object.read(offset, len, &mut |bytes: &[u8]| sink.put(bytes)).map_err(fs_error)?;
+    let n = object.read(offset, len, &mut |bytes| put(&mut sink, bytes)).map_err(fs_error)?;
     Ok(n)
 }

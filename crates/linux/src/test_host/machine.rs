@@ -159,9 +159,13 @@ impl One {
             taken += 1;
             Some(Pfn(taken - 1))
         };
-        let mut kernel = KernelTables::<X86_64>::new(&ram, frame().expect("frames are counted up"));
+        let root = frame().expect("frames are counted up");
+        // SAFETY: no other code gets the frames that `frame` has counted, and `ram` is the machine's memory.
+        let mut kernel = unsafe { KernelTables::<X86_64>::new(&ram, root) };
         let window = VirtRange { start: X86_64::KERNEL_HALF, end: X86_64::KERNEL_HALF + (1 << 30) };
-        kernel.reserve(&ram, window, &mut frame).expect("the first of the kernel's half can be reserved");
+        // SAFETY: as for the root.
+        let reserved = unsafe { kernel.reserve(&ram, window, &mut frame) };
+        reserved.expect("the first of the kernel's half can be reserved");
         let root = kernel.root();
         // SAFETY: the memory is new, has that size, and is never freed.
         let mmu = unsafe { Mmu::new(memory(Mmu::<X86_64>::bytes(1)), 1, kernel, true) };
@@ -328,7 +332,8 @@ impl One {
     }
 }
 
-impl Sleeper for One {
+// SAFETY: the scheduler keeps the token of an early `unpark`, and only the machine's own threads use their handles.
+unsafe impl Sleeper for One {
     fn current(&self) -> usize {
         self.current.load(SeqCst) as usize
     }

@@ -5,7 +5,7 @@
 //! on C8: no memory in proportion to processes times CPUs). A CPU loads a space without losing a translation if the
 //! space still has a tag there and its generation has not changed.
 //!
-//! This module has the state; [`switch`] loads and leaves spaces by the machine's instructions.
+//! This module has the state; `switch` loads and leaves spaces by the machine's instructions.
 
 mod switch;
 
@@ -296,8 +296,8 @@ impl<F: Format> Mmu<F> {
         true
     }
 
-    /// Returns the spare table pages of all CPUs to the memory system. The result is the number of pages.
-    pub fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
+    /// Gives the empty table pages that the CPUs keep back to the system. Returns their number.
+    pub(crate) fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {
             let mut next = {

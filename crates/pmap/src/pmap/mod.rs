@@ -189,7 +189,8 @@ impl<F: Format> Tables<F> {
     /// Allocates a table page as a root: the kernel's half is filled in, the user half is empty.
     fn new_root<M: Hardware<Format = F>>(vm: &'static Physical<M>) -> Result<Pfn, OutOfMemory> {
         let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
-        vm.machine().mmu().kernel().share(vm.machine(), root);
+        // SAFETY: the root was allocated zeroed just now, in the memory of the machine's own tables.
+        unsafe { vm.machine().mmu().kernel().share(vm.machine(), root) };
         Ok(root)
     }
 

@@ -16,7 +16,7 @@
 //!
 //! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
 //! space again. Freed page tables must leave its paging-structure caches, so flushes of upper levels (structure
-//! flushes) interrupt it too. It also unloads a root that another CPU drops ([`root`](crate::root)).
+//! flushes) interrupt it too. It also unloads a root that another CPU drops (`root`).
 
 pub(crate) mod request;
 pub(crate) mod residency;

@@ -62,7 +62,7 @@ pub use recorder::{Access, AccessKind, Recorder, current, scope, unrecorded};
 #[cfg(recording)]
 pub use report::{Conflict, LINE, Record};
 
-#[cfg(any(test, feature = "std"))]
+#[cfg(any(test, loom, shuttle, feature = "unchecked-cpus"))]
 pub use crate::hooks::threads::as_cpu;
 
 use crate::rank::Rank;

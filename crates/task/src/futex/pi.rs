@@ -17,11 +17,10 @@
 //! share a lock only if their keys hash to the same bucket.
 //!
 //! # Why no inheritance is lost
-//! A waiting thread stores its waiter in `blocked` and reads its level in one critical section of the thread lock. A
-//! change of a thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk). The walk
-//! reads `blocked`, locks the waiter's bucket, and reads `blocked` again. Then it requeues the waiter by its new level,
-//! and updates the level that the next owner inherits. So either the waiter has the new level, or the walk finds the
-//! waiter. A walk holds one bucket's lock at a time.
+//! A waiter is published as its thread's `blocked`, and its level is read, in one hold of the thread lock. A change of
+//! a thread's level happens under the same lock, and is followed by a walk: the changer looks at
+//! `blocked`, locks that bucket, looks again, sorts the waiter in anew and settles the next owner. So either the waiter
+//! has the new level, or the changer finds the waiter. A walk holds one bucket's lock at a time.
 //!
 //! # Why no cycle is missed
 //! A thread first lists its waiter, and then walks the chain of owners. If several threads close a cycle, the thread

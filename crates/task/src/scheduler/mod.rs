@@ -236,10 +236,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// As [`unpark`](Self::unpark), for a thread that is about to exit. If the thread sleeps, and [`CROWD`](place)
-    /// threads of its user wait on the chosen CPU already, it moves to the share of ending threads. Each CPU has such a
-    /// share beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A
-    /// thread that runs or waits for a CPU keeps its share.
+    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and `CROWD`
+    /// threads of its user wait already, it belongs to the shares of ending threads from then on. Those stand beside
+    /// the shares of users. So a user with 100,000 threads that end at once still has the CPU time of a user for the
+    /// others. A thread that runs, or waits for a CPU, stays where it is.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);

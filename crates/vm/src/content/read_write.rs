@@ -5,7 +5,7 @@
 
 use crate::content::remove;
 use crate::error::{FaultError, OutOfMemory};
-use crate::machine::Machine;
+use crate::machine::{FrameBytes, FrameBytesMut, Machine};
 use crate::object::Objects;
 use crate::object::index::{FillError, KEYS, Slot};
 use crate::object::{Charge, NoRoom};
@@ -55,7 +55,7 @@ impl<E> From<PagerError> for IoError<E> {
 /// How often a truncation reads the last page again if a read fails.
 const TAIL_READS: u32 = 16;
 
-static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+static ZEROES: [u64; PAGE_SIZE as usize / 8] = [0; PAGE_SIZE as usize / 8];
 
 /// A hold on a page. A drop releases it.
 struct HeldPage<'a, M: Machine> {
@@ -67,6 +67,20 @@ impl<M: Machine> HeldPage<'_, M> {
     fn bytes(&self) -> *mut u8 {
         let vm = self.object.vm();
         vm.machine().frame_ptr(vm.pfn_of_page(self.page))
+    }
+}
+
+/// A frame that is not in an index yet. Dropping the value frees it, also when the caller's function panics.
+struct NewFrame<'a, M: Machine> {
+    vm: &'a Objects<M>,
+    frame: Option<Frame>,
+}
+
+impl<M: Machine> Drop for NewFrame<'_, M> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.vm.return_frame(frame);
+        }
     }
 }
 
@@ -279,14 +293,15 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// Reads up to `len` bytes from `offset` on, within the object's size, and passes them to `sink` page by page.
-    /// `sink` returns the number of bytes that it accepted; a number below the offered one ends the read. Holes are
-    /// read as zeroes and stay holes. Returns the number of accepted bytes. May sleep; so may `sink`.
+    /// Reads up to `len` bytes from `offset`, within the object's size, page by page into `sink`. `sink` returns how
+    /// many bytes it took; fewer than offered end the read. Holes read as zeroes and stay holes. Returns how many bytes
+    /// were taken. May sleep; so may `sink`. Writers may change the bytes while `sink` runs, so it gets
+    /// [copies](FrameBytes) of them and no slice.
     pub fn read<E>(
         &self,
         offset: u64,
         len: usize,
-        sink: &mut dyn FnMut(&[u8]) -> Result<usize, E>,
+        sink: &mut dyn FnMut(FrameBytes<'_>) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
         if self.device().is_some() {
             return Err(IoError::Pager);
@@ -317,10 +332,11 @@ impl<M: Machine> ObjectRef<M> {
                 },
             };
             let took = match &held {
-                None => sink(&ZEROES[..n]),
-                // SAFETY: the slice lies within the frame, which is held. If other threads store into the frame, the
-                // read gets old or new bytes.
-                Some(held) => sink(unsafe { core::slice::from_raw_parts(held.bytes().add(within), n) }),
+                // SAFETY: `n` is at most a page, and the zeroes are never stored into.
+                None => sink(unsafe { FrameBytes::new(ZEROES.as_ptr().cast(), n) }),
+                // SAFETY: within the frame, which is held. Other threads and programs that store into it meanwhile race
+                // with the sink's atomic loads.
+                Some(held) => sink(unsafe { FrameBytes::new(held.bytes().add(within), n) }),
             };
             match took {
                 Ok(took) => {
@@ -336,15 +352,16 @@ impl<M: Machine> ObjectRef<M> {
         Ok(done)
     }
 
-    /// Writes up to `len` bytes at `offset`, which `source` supplies page by page. `source` returns the number of bytes
-    /// that it supplied. If it supplied fewer bytes than requested, it is called again; the write ends when it supplies
-    /// none. The repeated call matters if the source reads this same object, which has grown by then. Holes are filled.
-    /// The size grows to the end of the written bytes. Returns the number of written bytes. May sleep; so may `source`.
+    /// Writes up to `len` bytes at `offset`, page by page from `source`, which returns how many bytes it gave. If it
+    /// gave too few, it is called again, and the write ends only after it gave none. Its bytes may be of this very
+    /// object, which has grown by then. Holes are filled; the size grows to the end of the written bytes. Returns how
+    /// many bytes were written. May sleep; so may `source`. Other writers may store into the same bytes while `source`
+    /// runs, so it gets a [target of copies](FrameBytesMut) and no slice.
     pub fn write<E>(
         &self,
         offset: u64,
         len: usize,
-        source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+        source: &mut dyn FnMut(FrameBytesMut<'_>) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
         if self.device().is_some() {
             return Err(IoError::Pager);
@@ -358,7 +375,8 @@ impl<M: Machine> ObjectRef<M> {
             zero_tail(self, old, &mut may);
         }
         while done < len {
-            let Some(at) = offset.checked_add(done as u64).filter(|at| at >> PAGE_SHIFT < KEYS) else {
+            // The last page of all offsets is left out, because its end is beyond every size.
+            let Some(at) = offset.checked_add(done as u64).filter(|at| at >> PAGE_SHIFT < KEYS - 1) else {
                 if done > 0 {
                     break;
                 }
@@ -453,7 +471,7 @@ impl<M: Machine> ObjectRef<M> {
         key: u64,
         within: usize,
         n: usize,
-        source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+        source: &mut dyn FnMut(FrameBytesMut<'_>) -> Result<usize, E>,
         may: &mut MaySleep,
     ) -> Result<usize, IoError<E>> {
         let vm = self.vm();
@@ -469,20 +487,18 @@ impl<M: Machine> ObjectRef<M> {
             let whole = n == PAGE_SIZE as usize;
             let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
             let bytes = vm.machine().frame_ptr(frame.pfn());
-            // SAFETY: the slice lies within the frame, which only this thread has.
-            let gave = source(unsafe { core::slice::from_raw_parts_mut(bytes.add(within), n) });
-            let gave = match gave {
+            let mut new = NewFrame { vm, frame: Some(frame) };
+            // SAFETY: within the frame, which is ours alone.
+            let gave = match source(unsafe { FrameBytesMut::new(bytes.add(within), n) }) {
                 Ok(gave) if gave > 0 => gave.min(n),
-                end => {
-                    vm.return_frame(frame);
-                    return end.map_err(IoError::Caller);
-                }
+                end => return end.map_err(IoError::Caller),
             };
             if whole && gave < n {
                 // SAFETY: a whole page is written from its first byte on, so the rest lies within the frame, which no
                 // index has yet.
                 unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
             }
+            let Some(frame) = new.frame.take() else { return Err(IoError::OutOfMemory) };
             match add(self, key, frame, State::DIRTY, charge, may).map_err(IoError::of_caller)? {
                 Added::Ours(_) => {}
                 Added::Theirs { theirs, ours } => {
@@ -497,9 +513,9 @@ impl<M: Machine> ObjectRef<M> {
             return Ok(gave);
         };
         make_dirty(&held, key, may)?;
-        // SAFETY: the access lies within the frame, which is held. Programs that map the page may race with this
-        // access, as they race with each other.
-        source(unsafe { core::slice::from_raw_parts_mut(held.bytes().add(within), n) }).map_err(IoError::Caller)
+        // SAFETY: within the frame, which is held. Programs that map the page, and other writers, race with the source's
+        // atomic stores.
+        source(unsafe { FrameBytesMut::new(held.bytes().add(within), n) }).map_err(IoError::Caller)
     }
 }
 

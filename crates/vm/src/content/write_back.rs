@@ -70,8 +70,8 @@ impl<M: Machine> ObjectRef<M> {
         let mut range = self.range(pages, SlotFilter::PAGES | SlotFilter::DIRTY_ONLY);
         let mut written = 0;
         loop {
-            // The record of the write is allocated before any page is busy, because the allocation may sleep.
-            let taken = vm.take_record(may);
+            // Before any page is busy: this may wait.
+            let taken = vm.take_record(laundry::share(self), may);
             let mut batch = Batch::new();
             let (key, stop) = {
                 let pin = may.pin(vm.epoch());

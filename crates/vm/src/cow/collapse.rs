@@ -8,13 +8,12 @@
 //!
 //! # Hidden layers
 //! A parent of many children stores into the same few pages between its forks. Each fork leaves a layer with these
-//! pages, which one child needs. The parent's next layer hides all of these pages. A layer whose pages are all hidden
-//! is removed from the parent's chain like an empty one, so that later children do not get it. Only small layers are
-//! examined ([`MOST_HIDDEN`]).
+//! pages, which one child shows. The parent's next layer hides all of it. Such a layer is taken out of the parent's
+//! chain as an empty one is, and no later child gets it. Only small layers are examined (`MOST_HIDDEN`).
 //!
-//! A hidden page stays hidden ([`crate::cow::last_sharer`]). No leaf maps it, because the CPU that filled the slot in
-//! front cleared the leaf and flushed before it unbusied its page. A fault that is about to copy the page fails the
-//! check of its source, and begins again. A page that is being made hides nothing (mutant [`Mutant::BusyHides`]).
+//! A hidden page stays hidden (`crate::cow::last_sharer`). No leaf maps it. The CPU that filled the slot in front had
+//! cleared the leaf, and flushed, before it unbusied its page. A fault that is about to copy the page fails the check
+//! of its source, and begins again. A page that is being made hides nothing (mutant [`Mutant::BusyHides`]).
 //!
 //! # Against faults
 //! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied

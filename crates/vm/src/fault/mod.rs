@@ -9,9 +9,9 @@
 //! 1. Pin the epoch.
 //! 2. Find the map entry that covers the address.
 //! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
-//! 4. *Map* the page that the walk found, or *zero-fill* a new page into the front (the first backing of the chain). Or
-//!    *copy* the found page into the front ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If
-//!    the program touches new pages in ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
+//! 4. *Map* the page that the walk found, *zero-fill* a new page into the front, *copy* the found page into the front
+//!    (`copy`), move it there (`cow_move`), or *page in* from a pager. After first touches in a row a zero-fill
+//!    makes more pages ahead (`zero_ahead`).
 //!
 //! The fault locks the one table page that covers the address. Under the lock it checks again everything on which its
 //! decision relies. Only then does it install the leaf. A fault never installs a leaf first, to remove it if a check
@@ -64,16 +64,14 @@
 //!   - the fault: as for a truncation
 //!
 //! # Waiting
-//! An attempt runs under one pin of the epoch and never sleeps. If it cannot continue, it returns what the fault must
-//! wait for ([`Attempt`]):
-//! - memory: the fault waits until pageout has freed some or found nothing to free,
-//! - a busy page: the fault waits on the page's wait queue,
-//! - a stale entry: the fault waits for the lock of the entry's arena (a part of the map), which the entry's writer
-//!   holds,
-//! - a pager: the fault holds nothing but a busy placeholder while the pager reads.
+//! An attempt runs under one pin and never sleeps. Where something is in the way, the attempt ends and returns what to
+//! wait for (`Attempt`):
+//! - memory: until pageout has freed some or found nothing to free,
+//! - a busy page: on its wait queue,
+//! - a stale entry: on the map's lock, which its writer holds,
+//! - a pager: with nothing held but a busy placeholder.
 //!
-//! After [`DEFEATS`] failed attempts the fault acquires the arena's lock, so that no writer can make the next attempts
-//! fail.
+//! After `DEFEATS` failed attempts the fault keeps the map's writers out and tries under that.
 //!
 //! # Dependencies
 //! The fault may use maps, chains, content and paging, which are below it. The operations on maps are above it, because

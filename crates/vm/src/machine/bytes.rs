@@ -35,8 +35,54 @@ pub unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
     each(to, to, len, |_, to| to.store(u64::from_ne_bytes([byte; 8]), RELAXED));
 }
 
-#[cfg(sanitized)]
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed as RELAXED};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed as RELAXED};
+
+/// The number of bytes at `at` before the first aligned word, at most `len`.
+fn before_words(at: *const u8, len: usize) -> usize {
+    at.align_offset(size_of::<u64>()).min(len)
+}
+
+/// Copies shared bytes to `to`, by relaxed atomic loads of words, and of bytes at both ends.
+///
+/// # Safety
+/// `from` is valid for reads of the length of `to`, and does not overlap it. Other threads access the bytes only as
+/// atomics, or as hardware and programs do.
+pub unsafe fn load(from: *const u8, to: &mut [u8]) {
+    // SAFETY: `at` is below the length, so the byte is valid by this function's contract.
+    let byte = |at: usize| unsafe { AtomicU8::from_ptr(from.add(at).cast_mut()) }.load(RELAXED);
+    let first = before_words(from, to.len());
+    let (head, rest) = to.split_at_mut(first);
+    head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
+    let mut words = rest.chunks_exact_mut(size_of::<u64>());
+    let mut at = first;
+    for to in &mut words {
+        // SAFETY: the word is aligned, and within the bytes that are valid by this function's contract.
+        let word = unsafe { AtomicU64::from_ptr(from.add(at).cast_mut().cast()) };
+        to.copy_from_slice(&word.load(RELAXED).to_ne_bytes());
+        at += to.len();
+    }
+    words.into_remainder().iter_mut().enumerate().for_each(|(i, to)| *to = byte(at + i));
+}
+
+/// Copies `from` to shared bytes, by relaxed atomic stores of words, and of bytes at both ends.
+///
+/// # Safety
+/// `to` is valid for writes of the length of `from`, and does not overlap it. Other threads access the bytes only as
+/// atomics, or as hardware and programs do.
+pub unsafe fn store(to: *mut u8, from: &[u8]) {
+    // SAFETY: `at` is below the length, so the byte is valid by this function's contract.
+    let put = |at: usize, byte: u8| unsafe { AtomicU8::from_ptr(to.add(at)) }.store(byte, RELAXED);
+    let (head, rest) = from.split_at(before_words(to, from.len()));
+    head.iter().enumerate().for_each(|(at, byte)| put(at, *byte));
+    let (words, tail) = rest.as_chunks();
+    let mut at = head.len();
+    for from in words {
+        // SAFETY: the word is aligned, and within the bytes that are valid by this function's contract.
+        unsafe { AtomicU64::from_ptr(to.add(at).cast()) }.store(u64::from_ne_bytes(*from), RELAXED);
+        at += from.len();
+    }
+    tail.iter().enumerate().for_each(|(i, byte)| put(at + i, *byte));
+}
 
 /// Calls `f` with each pair of words. Fills and copies of a part of a page may begin and end inside a word; such bytes
 /// use plain accesses.

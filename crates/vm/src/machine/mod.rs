@@ -7,10 +7,12 @@
 //! that they owe.
 
 pub(crate) mod bytes;
+mod frame_bytes;
 mod kernel;
 mod phys;
 mod pmap;
 
+pub use frame_bytes::{FrameBytes, FrameBytesMut};
 pub use kernel::KernelPages;
 pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};
 pub use pmap::{Enter, Leaf, Pmap, Removed, Table};

@@ -39,7 +39,7 @@ fn discard_against_another_identity() {
         |w| {
             w.file.discard(0..1);
             let other = ObjectRef::anonymous(w.boot.vm, 1).unwrap();
-            let fill = &mut |b: &mut [u8]| -> Result<_, ()> {
+            let fill = &mut |b: crate::machine::FrameBytesMut<'_>| -> Result<_, ()> {
                 b.fill(9);
                 Ok(b.len())
             };

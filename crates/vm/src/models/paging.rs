@@ -2,6 +2,7 @@
 //! its page.
 
 use super::*;
+use crate::machine::FrameBytesMut;
 use crate::paging::memory_store::FaultPlan;
 use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
@@ -83,7 +84,7 @@ fn read_against_written_and_evicted() {
     let first = |file: &ObjectRef<TestMachine>| {
         let mut seen = 0;
         let n = file.read(0, 1, &mut |b| -> Result<_, ()> {
-            seen = b[0];
+            seen = b.get(0).unwrap();
             Ok(1)
         });
         assert_eq!(n, Ok(1));
@@ -93,7 +94,7 @@ fn read_against_written_and_evicted() {
         w,
         move |_| first(&read),
         move |_| {
-            let nine = &mut |b: &mut [u8]| -> Result<_, ()> {
+            let nine = &mut |b: FrameBytesMut<'_>| -> Result<_, ()> {
                 b.fill(9);
                 Ok(b.len())
             };
@@ -139,8 +140,8 @@ protocol! {
 /// the cleaning.
 fn clean_against_unmap() {
     let w = with_swap(PROMPT);
-    // The file gets a second page, because only then the index has a leaf node, which has dirty tags.
-    let seven = &mut |b: &mut [u8]| -> Result<_, ()> {
+    // A second page, so that the index has a leaf, which has tags.
+    let seven = &mut |b: FrameBytesMut<'_>| -> Result<_, ()> {
         b.fill(7);
         Ok(b.len())
     };
@@ -201,7 +202,7 @@ fn on_disk(w: &World) -> (ObjectRef<TestMachine>, &'static crate::paging::memory
 }
 
 fn write(file: &ObjectRef<TestMachine>, at: u64, value: u8) {
-    let bytes = &mut |b: &mut [u8]| -> Result<_, ()> {
+    let bytes = &mut |b: FrameBytesMut<'_>| -> Result<_, ()> {
         b.fill(value);
         Ok(b.len())
     };

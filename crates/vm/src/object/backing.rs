@@ -8,12 +8,11 @@
 //!
 //! # Rules
 //! - A backing is linked into its object's mapping list before an entry shows it. It is unlinked only after the entry
-//!   is stale, its PTEs are cleared and the flush is done ([`dispose`] requires the proof). While it is linked, it
+//!   is stale, its PTEs are cleared and the flush is done (`dispose` requires the proof). While it is linked, it
 //!   keeps the object alive.
-//! - A private front (the first backing of a chain, which gets new pages) is created *untouched*, which means without
-//!   an object. When it needs its first page, the faulting thread makes an object and sets it by compare-and-swap.
-//!   [`Backing::close`] forbids later first touches, so a writer that replaces the chain knows which objects it must
-//!   carry over.
+//! - A private front is created *untouched*, which means without an object. When it needs its first page, the faulting
+//!   thread makes an object and sets it by compare-and-swap. `Backing::close` forbids later first touches, so a
+//!   writer that replaces the chain knows which objects it must carry over.
 //! - The range, the offset and the space of a backing never change. `behind` changes only under the map's lock, when an
 //!   empty layer is taken out of the chain ([`crate::cow::collapse`]).
 //! - The epoch frees a backing's memory, because faults walk chains under a pin.

@@ -7,9 +7,9 @@
 //! nothing, and its owner guards it by a lock.
 //!
 //! # Recently linked members
-//! Each member has the *stamp* of its linking, and stamps rise. While a walk is registered ([`Tree::note_walk`]), each
+//! Each member has the *stamp* of its linking, and stamps rise. While a walk is registered (`Tree::note_walk`), each
 //! member also records the latest stamp in its subtree. So the walk finds the members that were linked after it began,
-//! without a visit to other members ([`Tree::next_newer`]). While no walk is registered, a linking does not write the
+//! without a visit to other members (`Tree::next_newer`). While no walk is registered, a linking does not write the
 //! stamps of ancestors.
 
 use crate::check::Broken;

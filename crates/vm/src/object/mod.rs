@@ -2,11 +2,11 @@
 //!
 //! # Lifetime of an object
 //! Two things keep an object alive: its handles ([`ObjectRef`], for files and shared memory) and its backings. Each
-//! handle counts as one reference. Backings are not counted one by one. Each non-empty *shard* (a part with its own
-//! lock) of the object's mapping list counts as one reference. A shard that belongs to one CPU counts until it is
-//! closed, even while it is empty. So linking and unlinking a backing write the reference count only when a shard fills
-//! or empties ([`References`]). Faults never write the count. The thread that lowers the count to zero tears the object
-//! down, and the count never rises from zero.
+//! handle counts as one reference. Backings are not counted one by one. Each non-empty *shard* of the object's mapping
+//! list counts as one reference. A shard that belongs to one CPU counts until it is closed, even while it is empty. So
+//! linking and unlinking a backing write the reference count only when a shard fills or empties (`References`).
+//! Faults never write the count. The thread that lowers the count to zero tears the object down, and the count never
+//! rises from zero.
 //!
 //! # Fields and what guards them
 //! - `index`: lock-free, synchronises its own changes.
@@ -387,10 +387,10 @@ impl<M: Machine> Object<M> {
     fn note_mapping(&self, b: &Backing<M>, came: bool) {
         let counted = self.flags.load(Ordering::Relaxed);
         if b.stores() && counted & STORES_COUNTED != 0 {
-            self.pager().inspect(|pager| pager.stores_noted(came));
+            without_unwinding(|| self.pager().inspect(|pager| pager.stores_noted(came)));
         }
         if counted & MAPPINGS_COUNTED != 0 {
-            self.pager().inspect(|pager| pager.mapping_noted(came));
+            without_unwinding(|| self.pager().inspect(|pager| pager.mapping_noted(came)));
         }
     }
 
@@ -522,6 +522,22 @@ impl<M: Machine> Object<M> {
         // pinned, and `object_of` rejects a page that such a fault still makes.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
     }
+}
+
+/// Calls `f`, a pager's method, in the middle of a change. A panic of `f` aborts the process, because unwinding would
+/// leave the change half done.
+fn without_unwinding<R>(f: impl FnOnce() -> R) -> R {
+    struct Abort;
+    impl Drop for Abort {
+        fn drop(&mut self) {
+            // This is reached only by unwinding, and a panic during that aborts.
+            panic!("a pager panicked under locks of the map");
+        }
+    }
+    let abort = Abort;
+    let result = f();
+    core::mem::forget(abort);
+    result
 }
 
 impl<M: Machine> Objects<M> {

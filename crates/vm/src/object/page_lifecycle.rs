@@ -55,7 +55,7 @@ impl<M: Machine> Objects<M> {
 
     /// Waits until `page` is not busy. Returns at once if it is not busy now.
     #[cold]
-    pub(crate) fn wait_unbusy(&self, page: &Page, may: &mut MaySleep) {
+    pub(crate) fn wait_unbusy(&'static self, page: &Page, may: &mut MaySleep) {
         // The wait begins with a short spin. Most pages are busy for a few hundred instructions of another CPU: a copy,
         // zeroing or removal. Some are busy until a whole readahead window is filled.
         for _ in 0..SPINS {
@@ -65,6 +65,9 @@ impl<M: Machine> Objects<M> {
             quire_sync::hooks::relax();
         }
         let _span = Span::begin(EventKind::BusyPage, page.object(), page.index());
+        if self.io().needs_finisher() {
+            return self.wait_for_io(may, || (!page.state().busy()).then_some(()));
+        }
         may.sleep_on(self.page_waits(page), || !page.announce_waiter());
     }
 

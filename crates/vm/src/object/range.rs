@@ -141,7 +141,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
         Walk { object: self.object, visit, filter: self.filter, visited: 0 }
     }
 
-    /// Continues the walk like [`walk`](Self::walk), for callers outside this crate.
+    /// As `walk`, for callers outside this crate.
     ///
     /// # Safety
     /// The pin is of the object's system.

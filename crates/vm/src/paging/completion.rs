@@ -1,6 +1,6 @@
 //! Finishes completed reads and writes, and waits for their completion.
 
-use super::io::{Direction, Polled, RECORDS, Taken, TooManyPolled, written};
+use super::io::{Direction, Polled, RECORDS, Share, Taken, TooManyPolled, written};
 use super::pager::PagerError;
 use super::{laundry, page_in};
 use crate::machine::Machine;
@@ -67,15 +67,10 @@ impl<M: Machine> Objects<M> {
                 Direction::Write => laundry::finish(self, object.as_ref().map(KeptObject::object), body, result, may),
             }
             kept[n] = object;
-            // SAFETY: the pointer is null, or points to a value of a thread that waits until the word is set, which
-            // happens below.
-            if let Some(done) = unsafe { body.done.as_ref() } {
-                done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
-            }
             io.writing.fetch_sub(written(record), Ordering::Relaxed);
             io.finished.fetch_add(1, Ordering::AcqRel);
             io.in_flight.fetch_sub(1, Ordering::AcqRel);
-            io.give(record);
+            io.end(record, result);
             n += 1;
         }
         n
@@ -115,14 +110,20 @@ impl<M: Machine> Objects<M> {
         self.wait_for_io(may, || (!page.state().laundering()).then_some(()));
     }
 
-    /// Takes a record, and waits until one is free.
-    pub(crate) fn take_record(&'static self, may: &mut MaySleep) -> Taken<'static> {
-        self.wait_for_io(may, || self.io().try_take())
+    /// Takes a record, and waits until one is free for `share`.
+    pub(crate) fn take_record(&'static self, share: Share, may: &mut MaySleep) -> Taken<'static> {
+        self.wait_for_io(may, || self.io().try_take(share))
     }
 
-    /// Takes a record like [`Objects::take_record`](crate::object::Objects::take_record), but leaves some records for
-    /// reads. So a large page-out does not keep faults from paging in.
-    pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
-        self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
+    /// As [`Objects::take_record`](crate::object::Objects::take_record), but leaves some records for reads. So a large
+    /// page-out does not keep faults from paging in. Returns `None` at once if `share` holds its part: page-out serves
+    /// other pagers then.
+    pub(crate) fn take_record_for_writing(&'static self, share: Share, may: &mut MaySleep) -> Option<Taken<'static>> {
+        let io = self.io();
+        self.wait_for_io(may, || match io.free() > RECORDS / 4 {
+            true if !io.has_room(share) => Some(None),
+            true => io.try_take(share).map(Some),
+            false => None,
+        })
     }
 }

@@ -7,7 +7,7 @@
 //! # The life of a record
 //! A record goes through these states:
 //! - *free*;
-//! - *taken* by a thread ([`Taken`]), which fills it;
+//! - *taken* by a thread (`Taken`), which fills it;
 //! - *started*: the pager has it, as a [`Request`];
 //! - *completed*: it is on a stack. One compare-and-swap pushes it without a lock, so an interrupt may do this;
 //! - *finished* by the completion daemon or by a waiting thread, and free again.
@@ -20,12 +20,14 @@
 //! indexes, queues and swap slots change only when the record is finished.
 
 use crate::error::PagerError;
-use crate::machine::Machine;
+use crate::machine::{FrameBytes, Machine};
+use crate::paging::pager::Pager;
 use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
 use crate::tlb::flush::FlushedEverywhere;
-use crate::types::Pfn;
+use crate::types::{PAGE_SIZE, Pfn};
 use core::cell::UnsafeCell;
+use core::num::NonZeroUsize;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::hooks::{ThreadHandle, unpark};
@@ -46,6 +48,22 @@ pub(crate) const RECORDS: usize = 64;
 #[cfg(any(loom, shuttle))]
 pub(crate) const RECORDS: usize = 2;
 
+/// The part of a system's records that one pager may hold: as many as are free then (the dynamic threshold of Choudhury
+/// and Hahne, 1998). One pager gets half of all records, and N pagers that never complete their requests get N/(N+1) of
+/// them. So a pager that keeps its requests for ever leaves records for all others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Share(Option<NonZeroUsize>);
+
+impl Share {
+    /// Swap has no limit, because the system chose its store.
+    pub(crate) const SWAP: Share = Share(None);
+
+    /// The share of a file's pager.
+    pub(crate) fn of(pager: &dyn Pager) -> Share {
+        Share(NonZeroUsize::new(ptr::from_ref(pager).addr()))
+    }
+}
+
 /// The most pollers of a system.
 const POLLED: usize = 8;
 
@@ -58,20 +76,50 @@ pub enum Direction {
     Write,
 }
 
-/// The word by which a read passes its result to the thread that waits for it. It does not change after it is set.
-pub(crate) struct Done(pub(super) AtomicU8);
+/// The states of a record's [`waiter`](Record::waiter): no thread waits for the result.
+const UNAWAITED: u8 = 0;
+/// A thread waits for the result of the request.
+const AWAITED: u8 = 1;
+/// The request is finished, and the waiting thread owns the record.
+const SUCCEEDED: u8 = 2;
+/// As [`SUCCEEDED`], for a request that failed.
+const FAILED: u8 = 3;
+/// The waiting thread has unwound. Without a completion daemon, the threads that wait for the request's pages finish it.
+const ABANDONED: u8 = 4;
 
-impl Done {
-    pub fn new() -> Done {
-        Done(AtomicU8::new(0))
-    }
-    /// The result, or `None` while the read is in progress.
+/// The result of a started request, for the one thread that waits for it. The result is in the record, and not on the
+/// thread's stack: a pager that panics may end the wait while the request goes on. Dropping the value ends the wait.
+pub(crate) struct Awaited<'v> {
+    io: &'v Io,
+    record: NonNull<Record>,
+}
+
+impl Awaited<'_> {
+    /// The result, or `None` while the request is in progress. It does not change after it is set.
     pub fn get(&self) -> Option<Result<(), PagerError>> {
-        match self.0.load(Ordering::Acquire) {
-            0 => None,
-            1 => Some(Ok(())),
-            _ => Some(Err(PagerError)),
+        // SAFETY: records live as long as the system.
+        match unsafe { self.record.as_ref() }.waiter.load(Ordering::Acquire) {
+            SUCCEEDED => Some(Ok(())),
+            FAILED => Some(Err(PagerError)),
+            _ => None,
         }
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        // SAFETY: records live as long as the system.
+        let waiter = &unsafe { self.record.as_ref() }.waiter;
+        // Mostly the request is finished.
+        if waiter.load(Ordering::Acquire) == AWAITED {
+            self.io.abandoned.fetch_add(1, Ordering::AcqRel);
+            if waiter.compare_exchange(AWAITED, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                // Its finisher frees the record.
+                return;
+            }
+            self.io.abandoned.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.io.give(self.record);
     }
 }
 
@@ -88,8 +136,6 @@ pub(crate) struct Body {
     pub len: usize,
     /// The object, with a reference that finishing drops. Null if no reference is held.
     pub object: *const (),
-    /// The result for a waiting thread, or null if no thread waits.
-    pub done: *const Done,
 }
 
 impl Body {
@@ -102,7 +148,6 @@ impl Body {
             frames: [(Pfn(0), ptr::null_mut()); CLUSTER],
             len: 0,
             object: ptr::null(),
-            done: ptr::null(),
         }
     }
 
@@ -124,6 +169,11 @@ pub(crate) struct Record {
     pub(super) next: AtomicPtr<Record>,
     io: AtomicPtr<Io>,
     pub(super) failed: AtomicU8,
+    /// Whether a thread waits for the result, and the result for it. The finisher and the waiting thread each change it
+    /// once, by compare-and-swap. The later of the two frees the record.
+    waiter: AtomicU8,
+    /// The place of the share that the record is counted in, plus one; 0 for swap. Set by the record's taker.
+    share: AtomicU8,
     pub(super) body: UnsafeCell<Body>,
 }
 
@@ -147,6 +197,17 @@ impl Taken<'_> {
         // A write to swap needs no reference to its object.
         debug_assert!(object.is_null() || object.addr() as u64 == flushed.object(), "another object was flushed");
         self.start()
+    }
+
+    /// Starts the record as a request for a pager, whose result the caller waits for.
+    pub fn start_awaited(self) -> (Request, Awaited<'static>)
+    where
+        Self: 'static,
+    {
+        let (io, record) = (self.io, self.record);
+        // SAFETY: records live as long as the system, and this value owns the record.
+        unsafe { record.as_ref() }.waiter.store(AWAITED, Ordering::Relaxed);
+        (self.start(), Awaited { io, record })
     }
 
     /// Starts the record as a request for a pager.
@@ -212,6 +273,9 @@ impl Request {
         self.body().len
     }
     /// The frame of page `first() + i`, for devices.
+    ///
+    /// # Panics
+    /// Panics if `i` is not below [`len`](Self::len).
     pub fn pfn(&self, i: usize) -> Pfn {
         self.body().frames[i].0
     }
@@ -219,6 +283,37 @@ impl Request {
     /// read.
     pub fn frame(&self, i: usize) -> *mut u8 {
         self.body().frames[i].1
+    }
+
+    /// The bytes of page `first() + i` to fill, if the request is a read. `None` if it is a write, or has no such page.
+    /// They hold zeroes at first, except in a read of a swap store.
+    pub fn page_mut(&mut self, i: usize) -> Option<&mut [u8; PAGE_SIZE as usize]> {
+        if self.direction() != Direction::Read || i >= self.len() {
+            return None;
+        }
+        // SAFETY: the frames of a read belong to its request alone and are a page long. No PTE maps them, and no other
+        // thread uses their content, until the request is complete. `self` is borrowed as long as the bytes.
+        Some(unsafe { &mut *self.frame(i).cast() })
+    }
+
+    /// The bytes of page `first() + i`, to copy them. Programs may store into the page of a write meanwhile. `None` if
+    /// the request has no such page.
+    pub fn page(&self, i: usize) -> Option<FrameBytes<'_>> {
+        if i >= self.len() {
+            return None;
+        }
+        // SAFETY: the frames are a page long, and the request holds them as long as it is borrowed.
+        Some(unsafe { FrameBytes::new(self.frame(i), PAGE_SIZE as usize) })
+    }
+
+    /// Fills all pages of a read with [`Pager::fill`], and completes the request. A write fails.
+    pub fn fill_by<P: Pager + ?Sized>(mut self, pager: &P) {
+        let first = self.first();
+        let result = (0..self.len()).try_for_each(|i| match self.page_mut(i) {
+            Some(bytes) => pager.fill(first + i as u64, bytes),
+            None => Err(PagerError),
+        });
+        self.complete(result);
     }
 
     /// Completes the request. Acquires no lock, so an interrupt may call it. It consumes the request.
@@ -330,7 +425,34 @@ pub trait Polled: Send + Sync {
 struct Free {
     first: *mut Record,
     len: usize,
+    /// The shares that hold records, and how many. A place with no records is free. There are as many places as records,
+    /// so each share finds one.
+    shares: [(Share, u8); RECORDS],
 }
+
+impl Free {
+    fn has_room(&self, share: Share) -> bool {
+        // The checkers' few records are for all threads of a model.
+        cfg!(any(loom, shuttle)) || share == Share::SWAP || self.held(share) < self.len
+    }
+
+    /// The number of records that `share` holds.
+    fn held(&self, share: Share) -> usize {
+        self.shares.iter().find(|(of, n)| *of == share && *n != 0).map_or(0, |(_, n)| (*n).into())
+    }
+
+    /// Counts one more record of `share`. Returns its place, plus one, or 0 for swap.
+    fn count(&mut self, share: Share) -> u8 {
+        if share == Share::SWAP {
+            return 0;
+        }
+        let own = self.shares.iter().position(|(of, n)| *of == share && *n != 0);
+        let Some(at) = own.or_else(|| self.shares.iter().position(|(_, n)| *n == 0)) else { return 0 };
+        self.shares[at] = (share, self.shares[at].1 + 1);
+        at as u8 + 1
+    }
+}
+
 // SAFETY: free records are reached only under the lock.
 unsafe impl Send for Free {}
 
@@ -342,6 +464,8 @@ pub struct Io {
     pub(super) completed: AtomicPtr<Record>,
     /// The number of requests that are started and not finished.
     pub(super) in_flight: AtomicU64,
+    /// The number of requests whose waiting thread has unwound.
+    abandoned: AtomicU64,
     /// The number of requests that were ever finished.
     pub(super) finished: AtomicU64,
     /// The number of pages that are being written.
@@ -357,7 +481,7 @@ pub struct Io {
 
 impl Io {
     pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Io {
-        let mut free = Free { first: ptr::null_mut(), len: RECORDS };
+        let mut free = Free { first: ptr::null_mut(), len: RECORDS, shares: [(Share::SWAP, 0); RECORDS] };
         for _ in 0..RECORDS {
             let record = boot.take(size_of::<Record>(), align_of::<Record>()).cast::<Record>();
             // SAFETY: this is fresh memory of the right size, and is never freed.
@@ -366,6 +490,8 @@ impl Io {
                     next: AtomicPtr::new(free.first),
                     io: AtomicPtr::new(ptr::null_mut()),
                     failed: AtomicU8::new(0),
+                    waiter: AtomicU8::new(UNAWAITED),
+                    share: AtomicU8::new(0),
                     body: UnsafeCell::new(Body::new()),
                 });
             }
@@ -377,6 +503,7 @@ impl Io {
             completed: AtomicPtr::new(ptr::null_mut()),
             in_flight: AtomicU64::new(0),
             finished: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
             writing: AtomicU64::new(0),
             completer: AtomicUsize::new(0),
             polled: core::array::from_fn(|_| SpinLock::new(Rank::IO, None)),
@@ -403,6 +530,11 @@ impl Io {
         self.has_freeable.load(Ordering::Relaxed)
     }
 
+    /// Whether requests may be completed that neither a daemon nor the thread that started them finishes.
+    pub(crate) fn needs_finisher(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire) != 0 && !self.has_completer()
+    }
+
     /// The number of reads and writes that are started and not finished.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Acquire)
@@ -423,10 +555,16 @@ impl Io {
         self.free.lock().len
     }
 
-    /// Takes a record. Returns `None` if no record is free.
-    pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
+    /// Whether `share` may get a record when it needs one. The result is a hint, because other threads may take it.
+    pub(crate) fn has_room(&self, share: Share) -> bool {
+        share == Share::SWAP || self.free.lock().has_room(share)
+    }
+
+    /// Takes a record. Returns `None` if no record is free, or if `share` holds its part.
+    pub(crate) fn try_take(&self, share: Share) -> Option<Taken<'_>> {
         let mut free = self.free.lock();
-        let record = NonNull::new(free.first)?;
+        let record = NonNull::new(free.first).filter(|_| free.has_room(share))?;
+        let place = free.count(share);
         // SAFETY: records live as long as the system, and the lock on the free list is held.
         free.first = unsafe { record.as_ref() }.next.load(Ordering::Relaxed);
         free.len -= 1;
@@ -434,16 +572,39 @@ impl Io {
         // SAFETY: the record was taken off the free list under its lock, so no other thread reaches its body.
         unsafe {
             record.as_ref().io.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+            record.as_ref().waiter.store(UNAWAITED, Ordering::Relaxed);
+            record.as_ref().share.store(place, Ordering::Relaxed);
             *record.as_ref().body.get() = Body::new();
         }
         Some(Taken { io: self, record })
+    }
+
+    /// Ends a record whose request was finished with `result`: a waiting thread gets it, otherwise it is free.
+    pub(super) fn end(&self, record: NonNull<Record>, result: Result<(), PagerError>) {
+        let done = if result.is_ok() { SUCCEEDED } else { FAILED };
+        // SAFETY: records live as long as the system.
+        let waiter = &unsafe { record.as_ref() }.waiter;
+        match waiter.compare_exchange(AWAITED, done, Ordering::AcqRel, Ordering::Acquire) {
+            // From here on the waiting thread may free the record.
+            Ok(_) => _ = self.waits.wake_all(),
+            Err(state) => {
+                if state == ABANDONED {
+                    self.abandoned.fetch_sub(1, Ordering::AcqRel);
+                }
+                self.give(record);
+            }
+        }
     }
 
     pub(super) fn give(&self, record: NonNull<Record>) {
         {
             let mut free = self.free.lock();
             // SAFETY: records live as long as the system. The caller gives up this record, which is on no list.
-            unsafe { record.as_ref() }.next.store(free.first, Ordering::Relaxed);
+            let r = unsafe { record.as_ref() };
+            if let Some(place) = r.share.load(Ordering::Relaxed).checked_sub(1) {
+                free.shares[usize::from(place)].1 -= 1;
+            }
+            r.next.store(free.first, Ordering::Relaxed);
             free.first = record.as_ptr();
             free.len += 1;
         }
@@ -452,9 +613,9 @@ impl Io {
 
     /// Registers `thread`, which finishes completed requests from now on and is woken for them. `None`: no thread does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
-        self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
-        // The daemon calls this. The fence orders this store before the daemon checks whether it must stop, and before
-        // it reads its requests; see `Reclaimer::stop_daemons` and [`Taken::start`].
+        self.completer.store(thread.map_or(0, |t| t.number().wrapping_add(1)), Ordering::Release);
+        // The fence orders this store before the daemon checks whether it must stop, and before it reads its requests;
+        // see [`Physical::stop_daemons`] and [`Taken::start`].
         fence_full();
         // Sleeping threads that relied on the daemon now finish their I/O themselves.
         self.waits.wake_all();
@@ -465,7 +626,8 @@ impl Io {
     pub(crate) fn wake_completer(&self) {
         let thread = self.completer.load(Ordering::Acquire);
         if thread != 0 {
-            unpark(ThreadHandle(thread.wrapping_sub(1)));
+            // SAFETY: `set_completer` stored the number of a thread that exists until another one is registered.
+            unpark(unsafe { ThreadHandle::from_number(thread.wrapping_sub(1)) });
         }
     }
 

@@ -31,7 +31,7 @@ use crate::object::Object;
 use crate::object::Objects;
 use crate::object::batch::Batch;
 use crate::object::kept::KeptObject;
-use crate::paging::io::{Body, Direction, Taken};
+use crate::paging::io::{Body, Direction, Share, Taken};
 use crate::paging::pager::{Pager, PagerError};
 use crate::paging::swap::SwapSlots;
 use crate::phys::page::{Page, State};
@@ -60,6 +60,14 @@ fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
 /// Whether dirty pages of `object` can be written to any place.
 pub(crate) fn can_launder<M: Machine>(object: &Object<M>) -> bool {
     destination(object).is_some()
+}
+
+/// The share of records that writes of `object` are counted in.
+pub(crate) fn share<M: Machine>(object: &Object<M>) -> Share {
+    match destination(object) {
+        Some(Where::Pager(pager)) => Share::of(pager),
+        _ => Share::SWAP,
+    }
 }
 
 /// Whether there is room at the place to which `page` would be written. The result is a hint, because other threads may

@@ -20,7 +20,7 @@ use crate::object::Objects;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::KeptObject;
 use crate::object::{Object, SlotFilter};
-use crate::paging::io::{Body, CLUSTER, Direction, Done};
+use crate::paging::io::{Body, CLUSTER, Direction, Share};
 use crate::paging::laundry;
 use crate::paging::pager::PagerError;
 use crate::phys::frames::{Fill, For};
@@ -32,6 +32,7 @@ use core::ops::Range;
 use core::ptr;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
+use quire_sync::hooks::is_panicking;
 use quire_sync::trace::{EventKind, Span};
 
 /// A page that must be read.
@@ -55,6 +56,20 @@ impl Read {
         match self {
             Read::Done => Ok(()),
             Read::Failed(_) => Err(FaultError::Pager),
+        }
+    }
+}
+
+/// Wakes the threads that wait for a read's pages, if the reader unwinds: one of them finishes the read then.
+struct Reader<'a, M: Machine> {
+    vm: &'static Objects<M>,
+    pages: &'a [Pfn],
+}
+
+impl<M: Machine> Drop for Reader<'_, M> {
+    fn drop(&mut self) {
+        if is_panicking() {
+            self.pages.iter().for_each(|pfn| _ = self.vm.page_waits(self.vm.page(*pfn)).wake_all());
         }
     }
 }
@@ -103,7 +118,11 @@ impl<M: Machine> PageIn<M> {
         let mut span = Span::begin(EventKind::PageIn, 0, 0);
         let vm = self.object.object().vm();
         // The record is taken first. From here on this thread waits only for the pager.
-        let mut taken = vm.take_record(may);
+        let share = match self.slot {
+            Some(_) => Share::SWAP,
+            None => self.object.object().pager().map_or(Share::SWAP, Share::of),
+        };
+        let mut taken = vm.take_record(share, may);
         let (run, first) = {
             let pin = may.pin(vm.epoch());
             match self.place_run(most, &pin)? {
@@ -111,7 +130,6 @@ impl<M: Machine> PageIn<M> {
                 None => return Ok(Read::Done),
             }
         };
-        let done = Done::new();
         let body = taken.body();
         body.direction = Direction::Read;
         body.swap = self.slot.is_some();
@@ -119,12 +137,14 @@ impl<M: Machine> PageIn<M> {
         for (i, pfn) in run.pfns[run.start..run.end].iter().enumerate() {
             body.push(vm, first + i as u64, *pfn);
         }
-        body.done = ptr::from_ref(&done);
         // This is a second reference, which `finish` drops. The first reference keeps the pager while it starts the
         // request, even if the read is already finished by then.
         let theirs = KeptObject::new(self.object.object(), &may.pin(vm.epoch()));
         body.object = theirs.map_or(ptr::null(), KeptObject::into_raw);
-        let request = taken.start();
+        // Dropped after the wait is given up.
+        let _reader = Reader { vm, pages: &run.pfns[run.start..run.end] };
+        // A pager that panics ends this thread's wait. The request then goes on without it, or its drop fails it.
+        let (request, awaited) = taken.start_awaited();
         let pages = request.len();
         span.count(pages as u64, self.key);
         if self.slot.is_some() {
@@ -140,7 +160,7 @@ impl<M: Machine> PageIn<M> {
                 None => drop(request),
             }
         }
-        let result = vm.wait_for_io(may, || done.get());
+        let result = vm.wait_for_io(may, || awaited.get());
         Ok(result.map_or(Read::Failed(pages), |()| Read::Done))
     }
 

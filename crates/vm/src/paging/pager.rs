@@ -5,7 +5,7 @@
 //! and from any context ([`Request::complete`]). Memory without a pager of its own uses the system's [`SwapStore`].
 
 pub use crate::error::PagerError;
-use crate::paging::io::{Direction, Request};
+use crate::paging::io::Request;
 use crate::types::PAGE_SIZE;
 use core::any::Any;
 use core::fmt;
@@ -14,6 +14,10 @@ use core::fmt;
 ///
 /// The core holds no lock when it calls a method, except where the method's comment says so. All methods except
 /// [`Pager::ident`], [`Pager::name`], [`Pager::as_any`] and [`Pager::in_memory`] may sleep.
+///
+/// A method that panics unwinds through the core. The request that it has is dropped, which fails it. A panic under
+/// locks of the map ([`stores_noted`](Pager::stores_noted), [`mapping_noted`](Pager::mapping_noted)) aborts the
+/// process.
 pub trait Pager: Send + Sync {
     /// Writes the name that tools show for mappings of the object (a path).
     fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result;
@@ -52,16 +56,7 @@ pub trait Pager: Send + Sync {
     /// Starts a read or a write. May sleep, and the request may be completed later. By default a read fills page after
     /// page, and a write fails.
     fn start(&self, request: Request) {
-        let result = match request.direction() {
-            Direction::Read => (0..request.len()).try_for_each(|i| {
-                // SAFETY: the frames of a read belong to its request and are a page long. No PTE maps them until the
-                // request is complete.
-                let bytes = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
-                self.fill(request.first() + i as u64, bytes)
-            }),
-            Direction::Write => Err(PagerError),
-        };
-        request.complete(result);
+        request.fill_by(self);
     }
 
     /// Called before page number `page` becomes dirty for the first time since it was clean, to reserve room for its

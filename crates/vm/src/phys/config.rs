@@ -18,7 +18,7 @@ pub struct Config {
     /// How often structures are checked at first. [`Physical::set_check_level`](crate::phys::Physical::set_check_level)
     /// changes it.
     pub check: Level,
-    /// The number of parts of each page queue, at most [`MAX_PARTS`]. `None`: the number that [`Queues::scale`]
+    /// The number of parts of each page queue, at most [`MAX_PARTS`]. `None`: the number that `Queues::scale`
     /// computes.
     pub queue_parts: Option<usize>,
     /// The number of zeroed frames that each CPU may keep for first touches. An idle CPU zeroes them

@@ -31,7 +31,7 @@
 //! from the next domain that is above its own low mark. If all domains are below their marks, memory is *low*
 //! ([`Frames::is_low`]). This is one read-mostly flag. It is computed from the depots' exact counts, and only at depot
 //! exchanges. While memory is low, CPUs exchange short chains and keep few frames, the depots keep no chains, and idle
-//! CPUs zero no frames. The registered thread ([`Frames::wake_when_low`]) is woken long before a request is refused.
+//! CPUs zero no frames. The registered thread (`Frames::wake_when_low`) is woken long before a request is refused.
 
 pub(crate) mod buddy;
 mod check;
@@ -58,6 +58,7 @@ use core::fmt;
 pub use domain_info::{CpuFrames, DomainInfo};
 use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
+use quire_sync::hooks::{is_panicking, unpark};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
 /// The number of frames that the reserve has for each CPU. A CPU may keep a half-used slab of each small size.
@@ -122,7 +123,8 @@ impl core::error::Error for ForeignFrame {}
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        debug_assert!(false, "frame {:?} is dropped instead of freed", self.pfn());
+        // A panic drops frames on its way. Their loss is not a second panic.
+        debug_assert!(is_panicking(), "frame {:?} is dropped instead of freed", self.pfn());
     }
 }
 
@@ -402,7 +404,7 @@ impl Frames {
     /// Registers `thread`: from now on it is unparked when memory becomes low, and each time that a frame is refused.
     /// The thread must exist until another one is registered.
     pub(crate) fn wake_when_low(&self, thread: Option<ThreadHandle>) {
-        self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        self.daemon.store(thread.map_or(0, |t| t.number().wrapping_add(1)), Ordering::Release);
         // The fence orders this store before the thread checks whether memory is already low.
         fence_full();
     }
@@ -417,7 +419,8 @@ impl Frames {
         fence_after_rmw();
         match self.daemon.load(Ordering::Acquire) {
             0 => {}
-            thread => quire_sync::hooks::unpark(ThreadHandle(thread.wrapping_sub(1))),
+            // SAFETY: `wake_when_low` stored the number of a thread that exists until another one is registered.
+            thread => unpark(unsafe { ThreadHandle::from_number(thread.wrapping_sub(1)) }),
         }
     }
 

@@ -7,7 +7,7 @@
 //! shards than CPUs.
 //!
 //! # Number of shards
-//! [`Queues::scale`] gives 256 for each queue, or sixteen for each CPU if that is more, at most [`MAX_PARTS`]. A small
+//! `Queues::scale` gives 256 for each queue, or sixteen for each CPU if that is more, at most [`MAX_PARTS`]. A small
 //! machine has at most one shard for 32 frames, so the shards need at most a three-hundredth of memory.
 //!
 //! # Rules
@@ -517,7 +517,7 @@ impl<'q> PartRef<'q> {
     /// Isolates up to `n` pages from the head ([`QueuePlace::Isolated`]), under one lock, the oldest first. Calls `f`
     /// with each while the lock is held. `f` may only keep the page and read its state. Returns the number of pages.
     ///
-    /// The caller does not hold these pages, but must put them back ([`Queues::put`], [`Queues::put_all`]). Each of
+    /// The caller does not hold these pages, but must put them back (`Queues::put`, `Queues::put_all`). Each of
     /// them may lose its identity at any time.
     pub fn take(&self, n: usize, f: &mut dyn FnMut(&'static Page)) -> usize {
         let part = self.queues.part(self.queue, self.number);
@@ -544,7 +544,7 @@ impl<'q> PartRef<'q> {
 }
 
 impl<M: Machine> Physical<M> {
-    /// Puts an isolated page into `queue`; see [`Queues::put`].
+    /// Puts an isolated page into `queue`; see `Queues::put`.
     pub fn put_in_queue(&self, page: &Page, queue: Queue) {
         self.queues().put(page, queue);
     }

@@ -148,7 +148,7 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
     let mut range = object.range(keys, SlotFilter::PAGES);
     while !range.is_done() {
         // The record is taken before any page is busy, because this may wait.
-        let taken = vm.take_record(may);
+        let taken = vm.take_record(laundry::share(object), may);
         let mut batch = Batch::new();
         {
             let pin = may.pin(vm.epoch());

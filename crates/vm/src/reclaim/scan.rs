@@ -23,26 +23,26 @@
 //!
 //! # The daemon
 //! A CPU wakes the daemon when it takes a chain from a depot and leaves all domains below their low marks
-//! ([`Frames::wake_when_low`](crate::phys::frames::Frames::wake_when_low)). A CPU that takes a frame from its magazine
+//! (`Frames::wake_when_low`). A CPU that takes a frame from its magazine
 //! checks nothing. So while the store keeps up, no request is refused. After a pass that found nothing to do, the
 //! daemon sleeps until a request is refused, or memory becomes low again. If no page can be written or dropped, the
 //! daemon runs no passes, and only drops page tables of idle spaces.
 //!
 //! # Pages that cannot be cleaned
 //! A page whose write failed stays dirty. It is tried again in every second pass, then in every fourth, and so on, and
-//! after [`GIVE_UP`] failures hardly ever. Between these attempts it stays on the active queue, where it delays no
-//! other page. A page that has no place to be written to also stays there. So no pass repeats the same failing writes.
+//! after `GIVE_UP` failures hardly ever. Meanwhile it stays on the active queue, where it delays no other page. A
+//! page that has no place to be written to also stays there. So no pass repeats the same failing writes.
 //!
 //! # Low memory
 //! Below the reserve, frames for programs are refused. A fault that is refused releases all that it holds, wakes the
 //! daemon and sleeps. It sleeps until frames are free, or until a pass that *began after the fault slept* has found
 //! nothing. "Nothing" means that no page can be freed, no page is being cleaned, and no page will be tried again. Also
-//! no cache can be dropped without a write ([page tables](super::idle_tables) of spaces that no CPU runs). Only then is
+//! no cache can be dropped without a write (page tables of spaces that no CPU runs). Only then is
 //! memory exhausted. If there is no daemon, the fault runs a pass itself.
 //!
 //! With full swap a pass visits all of memory and frees few pages, so it takes long. Waiting faults are woken for each
 //! batch of freed pages. Otherwise several programs would share a handful of frames a second. A fault that is still
-//! refused after [`STARVED`] fails. It fails even if memory is free when it wakes, because other threads take that
+//! refused after `STARVED` fails. It fails even if memory is free when it wakes, because other threads take that
 //! memory first.
 //!
 //! # Needs of pageout itself
@@ -715,7 +715,7 @@ impl<M: Machine> Scan<'_, M> {
 fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MaySleep) -> usize {
     let vm = object.vm();
     // The record is taken before any page is busy, because this may wait.
-    let taken = vm.take_record_for_writing(may);
+    let Some(taken) = vm.take_record_for_writing(laundry::share(object), may) else { return 0 };
     let start = key - key % CLUSTER as u64;
     let mut range = object.range(start..start + CLUSTER as u64, SlotFilter::PAGES);
     let mut batch = Batch::new();

@@ -94,7 +94,7 @@ fn a_contended_list_has_one_shard_again_once_it_is_short() {
     {
         let file = ObjectRef::anonymous(m.vm, 4).unwrap();
         file.write(0, 1, &mut |b| -> Result<_, ()> {
-            b[0] = 1;
+            b.copy_from(&[1]);
             Ok(1)
         })
         .unwrap();
@@ -131,7 +131,7 @@ fn a_contended_list_has_one_shard_again_once_it_is_short() {
             file.discard(0..1);
             spaces.iter().for_each(|s| assert_eq!(s.pmap().peek(page(0)), None));
             file.write(0, 1, &mut |b| -> Result<_, ()> {
-                b[0] = 1;
+                b.copy_from(&[1]);
                 Ok(1)
             })
             .unwrap();

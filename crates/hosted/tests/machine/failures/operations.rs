@@ -104,7 +104,7 @@ fn store<F: Simulate>(w: &World<'_, F>, n: u64, value: u64) -> Result<(), Failed
 /// Stores a number into page `n` of the shared object, without a mapping.
 fn write_object<F: Simulate>(w: &World<'_, F>, n: u64) -> Result<(), Failed> {
     w.shared.write::<Infallible>(n * PAGE_SIZE, 8, &mut |to| {
-        to.copy_from_slice(&(700 + n).to_le_bytes());
+        to.copy_from(&(700 + n).to_le_bytes());
         Ok(8)
     })?;
     Ok(())
@@ -451,7 +451,9 @@ fn read_file<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     for n in 0..16 {
         let mut word = 0;
         w.file.read::<Infallible>(n * PAGE_SIZE, 8, &mut |from| {
-            word = u64::from_le_bytes(from.try_into().expect("eight bytes"));
+            let mut bytes = [0; 8];
+            from.copy_to(&mut bytes);
+            word = u64::from_le_bytes(bytes);
             Ok(8)
         })?;
         if word != of_file(n) {
@@ -465,7 +467,9 @@ fn read_shared<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     for n in 0..8 {
         let mut word = 0;
         w.shared.read::<Infallible>(n * PAGE_SIZE, 8, &mut |from| {
-            word = u64::from_le_bytes(from.try_into().expect("eight bytes"));
+            let mut bytes = [0; 8];
+            from.copy_to(&mut bytes);
+            word = u64::from_le_bytes(bytes);
             Ok(8)
         })?;
         if word != w.expected.object[n as usize] {

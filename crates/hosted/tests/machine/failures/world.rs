@@ -263,7 +263,7 @@ impl<'c, F: Simulate> World<'c, F> {
         for (n, want) in self.expected.object.iter().enumerate() {
             let mut bytes = [0; 8];
             let read = self.shared.read::<std::convert::Infallible>(n as u64 * PAGE_SIZE, 8, &mut |from| {
-                bytes.copy_from_slice(from);
+                from.copy_to(&mut bytes);
                 Ok(8)
             });
             assert!(read.is_ok_and(|n| n == 8 || n == 0), "{context}: page {n} of the object");

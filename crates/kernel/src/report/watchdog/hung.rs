@@ -21,14 +21,15 @@ static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts the checking thread.
 pub fn start() {
-    WATCHMAN.store(kthread::kernel_thread("watch", watchman, 0).0, Ordering::Release);
+    WATCHMAN.store(kthread::kernel_thread("watch", watchman, 0).number(), Ordering::Release);
 }
 
 /// Wakes the checking thread, because the timeout has changed.
 pub fn look_again() {
     let watchman = WATCHMAN.load(Ordering::Acquire);
     if watchman != 0 {
-        unpark(ThreadHandle(watchman));
+        // SAFETY: the number is that of the checking thread, which never ends.
+        unpark(unsafe { ThreadHandle::from_number(watchman) });
     }
 }
 

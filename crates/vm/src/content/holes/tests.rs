@@ -9,7 +9,7 @@ use quire_sync::atomic::Ordering;
 
 fn write(file: &ObjectRef<TestMachine>, at: u64, value: u8) {
     let done = file.write(at * PAGE_SIZE, 1, &mut |to| -> Result<_, ()> {
-        to[0] = value;
+        to.copy_from(&[value]);
         Ok(1)
     });
     assert_eq!(done, Ok(1));

@@ -10,7 +10,7 @@ use crate::{Access, FaultError, Space};
 
 fn write(file: &ObjectRef<TestMachine>, at: u64, bytes: &[u8]) {
     let n = file.write(at, bytes.len(), &mut |b| -> Result<_, ()> {
-        b.copy_from_slice(&bytes[..b.len()]);
+        b.copy_from(bytes);
         Ok(b.len())
     });
     assert_eq!(n, Ok(bytes.len()));
@@ -19,8 +19,9 @@ fn write(file: &ObjectRef<TestMachine>, at: u64, bytes: &[u8]) {
 fn read(file: &ObjectRef<TestMachine>, at: u64, len: usize) -> Vec<u8> {
     let mut seen = vec![];
     let n = file.read(at, len, &mut |b| -> Result<_, ()> {
-        seen.extend_from_slice(b);
-        Ok(b.len())
+        let at = seen.len();
+        seen.resize(at + b.len(), 0);
+        Ok(b.copy_to(&mut seen[at..]))
     });
     assert_eq!(n, Ok(seen.len()));
     seen

@@ -98,7 +98,7 @@ fn a_store_during_a_write_is_written_or_leaves_the_page_dirty() {
                 if i % 5 == 0 {
                     let at = (i * 11 % 64) * PAGE_SIZE + 8;
                     file.write(at, 1, &mut |b| -> Result<_, ()> {
-                        b[0] = i as u8;
+                        b.copy_from(&[i as u8]);
                         Ok(1)
                     })
                     .unwrap();

@@ -24,7 +24,7 @@ fn file(m: &Boot, bytes: u64, quota: &'static Quota) -> File {
 
 /// Writes `len` bytes of `value` at `at`.
 fn write(file: &File, at: u64, len: u64, value: u8) -> Result<usize, IoError<()>> {
-    file.write(at, len as usize, &mut |to: &mut [u8]| {
+    file.write(at, len as usize, &mut |to| {
         to.fill(value);
         Ok(to.len())
     })

@@ -113,14 +113,14 @@ fn shared_memory_and_file_operations_reach_pages_in_swap() {
             let mut seen = 0u8;
             let read = |at: u64, seen: &mut u8| {
                 file.read(at, 1, &mut |b| -> Result<_, ()> {
-                    *seen = b[0];
+                    *seen = b.get(0).unwrap();
                     Ok(1)
                 })
             };
             assert_eq!(read(3 * PAGE_SIZE + 7, &mut seen), Ok(1));
             assert_eq!(seen, 4);
             file.write(40 * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> {
-                b[0] = 200;
+                b.copy_from(&[200]);
                 Ok(1)
             })
             .unwrap();
@@ -354,14 +354,14 @@ fn a_page_under_a_copy_is_not_written_and_stays() {
     m.swap(16, PROMPT);
     let file = ObjectRef::anonymous(m.vm, 1).unwrap();
     file.write(0, 2, &mut |b| -> Result<_, ()> {
-        b[0] = 1;
+        b.copy_from(&[1]);
         // While the source is asked for its bytes, the page is only held if it was already resident.
         Ok(2)
     })
     .unwrap();
     file.write(0, 2, &mut |b| -> Result<_, ()> {
         file.page_out(0..1);
-        b[0] = 2;
+        b.copy_from(&[2]);
         Ok(2)
     })
     .unwrap();
@@ -374,7 +374,7 @@ fn a_page_under_a_copy_is_not_written_and_stays() {
     drop(pin);
     let mut seen = 0;
     file.read(0, 1, &mut |b| -> Result<_, ()> {
-        seen = b[0];
+        seen = b.get(0).unwrap();
         Ok(1)
     })
     .unwrap();
