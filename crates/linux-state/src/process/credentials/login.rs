@@ -28,7 +28,7 @@ impl Default for Logins {
 
 impl Logins {
     /// No login yet.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Logins(AtomicU32::new(0))
     }
 
