@@ -22,6 +22,7 @@ use crate::errno::Errno;
 use crate::machine::Machine;
 use page::ClockPage;
 use quire_sync::{Rank, SpinLock};
+use quire_vm::machine::FrameBytesMut;
 use quire_vm::map::{MapRequest, Placement, Tag};
 use quire_vm::object::ObjectRef;
 use quire_vm::phys::frames::For;
@@ -60,11 +61,10 @@ impl<M: Machine> Vdso<M> {
         let clocks = unsafe { ObjectRef::device(vm, frames, MemoryType::WriteBack) }?;
         let image = ObjectRef::anonymous(vm, 1)?;
         let mut rest = &image::image()[..];
-        let written = image.write(0, BYTES, &mut |to: &mut [u8]| -> Result<usize, Errno> {
-            let (now, later) = rest.split_at(to.len());
-            to.copy_from_slice(now);
-            rest = later;
-            Ok(to.len())
+        let written = image.write(0, BYTES, &mut |to: FrameBytesMut<'_>| -> Result<usize, Errno> {
+            let n = to.copy_from(rest);
+            rest = &rest[n..];
+            Ok(n)
         });
         written.map_err(|_| Errno::ENOMEM)?;
         Ok(Vdso { clocks, image, page, writing: SpinLock::new(Rank::OWNED, ()) })

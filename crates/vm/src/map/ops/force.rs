@@ -166,6 +166,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::machine::FrameBytes;
     use crate::map::{MapRequest, Placement};
     use crate::object::ObjectRef;
     use crate::testing::page;
@@ -226,11 +227,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|n| load(&space, page(n))), [9, 8, 6, 0]);
         assert_eq!(load(&space, page(0) + 1), 3, "the rest of the page was copied");
         let mut first = [0];
-        file.read(0, 1, &mut |b: &[u8]| -> Result<_, ()> {
-            first[0] = b[0];
-            Ok(1)
-        })
-        .unwrap();
+        file.read(0, 1, &mut |b: FrameBytes<'_>| -> Result<_, ()> { Ok(b.copy_to(&mut first)) }).unwrap();
         assert_eq!(first, [3]);
         space.check(true).unwrap();
     }
