@@ -241,7 +241,7 @@ impl<F: Simulate> Simulated<F> {
         // SAFETY: the core never gets the frames that `frame` has counted, and `boot` is the machine's memory.
         let mut kernel = unsafe { KernelTables::<F>::new(&boot, root) };
         // The window begins the kernel's half, so this can fail only for lack of frames.
-        // SAFETY: as for the root.
+        // SAFETY: the frames that `frame` has counted go to these tables alone, and `boot` is the machine's memory.
         unsafe { kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame) }.map_err(|_| too_little())?;
         if taken >= range.end.0 {
             return Err(too_little());
@@ -479,11 +479,11 @@ unsafe impl<F: Simulate> KernelPages for Simulated<F> {
         pfn: Pfn,
         memory: MemoryType,
     ) -> Result<(), OutOfMemory> {
-        // SAFETY: both contracts are the same.
+        // SAFETY: `kernel_pages::map` requires of its caller just the contract of this function.
         unsafe { kernel_pages::map(vm, va, pfn, memory) }
     }
     unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
-        // SAFETY: both contracts are the same.
+        // SAFETY: `kernel_pages::unmap` requires of its caller just the contract of this function.
         unsafe { kernel_pages::unmap(self, va) }
     }
     fn flush_kernel(&self, set: &FlushSet) {

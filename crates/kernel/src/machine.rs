@@ -212,11 +212,11 @@ unsafe impl KernelPages for Machine {
         pfn: Pfn,
         memory: MemoryType,
     ) -> Result<(), OutOfMemory> {
-        // SAFETY: both contracts are the same.
+        // SAFETY: `kernel_pages::map` requires of its caller just the contract of this function.
         unsafe { kernel_pages::map(vm, va, pfn, memory) }
     }
     unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
-        // SAFETY: both contracts are the same.
+        // SAFETY: `kernel_pages::unmap` requires of its caller just the contract of this function.
         unsafe { kernel_pages::unmap(self, va) }
     }
     fn flush_kernel(&self, set: &FlushSet) {

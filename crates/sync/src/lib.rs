@@ -2,7 +2,7 @@
 //!
 //! # Principles
 //! - **All shared memory goes through this crate.** Every atomic and lock that the memory core or the scheduler shares
-//!   between CPUs comes from this crate, so that one build switch selects the personality: *native*, *recording*
+//!   between CPUs comes from this crate. So one build switch selects the personality. It is *native*, *recording*
 //!   (`--cfg recording`, see [`record`]), or *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and
 //!   [shuttle](https://docs.rs/shuttle) (`--cfg shuttle`).
 //! - **No architecture, no operating system, no heap.** The caller provides the memory for each CPU. Two small traits,

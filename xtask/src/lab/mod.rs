@@ -1,5 +1,5 @@
-//! `./quire lab`: reruns the experiment of each *source*, a published design, with four designs. They are the one that
-//! the source replaced (*before*), the source's own (*after*), Quire and Linux. The command keeps every sample in
+//! `./quire lab`: reruns the experiment of each *source*, a published design, with four designs. They are the design
+//! that the source replaced (*before*), the source's own (*after*), Quire and Linux. The command keeps every sample in
 //! `results.json`, and draws `report.html` with the crate `quire-report`. [`plan`] lists the cases. [`guest`] and
 //! [`hosted`] do one round of a case. [`keep`] holds the results, and [`table`] prints them. The document `docs/lab.md`
 //! describes how to read and extend the lab.

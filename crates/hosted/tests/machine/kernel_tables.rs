@@ -62,19 +62,19 @@ impl<F: Simulate> Own<F> {
         Own(unsafe { KernelTables::new(ram, Pfn(0)) })
     }
     fn reserve(&mut self, ram: &Ram, range: VirtRange, frames: Source<'_>) -> Done {
-        // SAFETY: as in `new`.
+        // SAFETY: `ram` is the test's memory, which these tables alone use.
         unsafe { self.0.reserve(ram, range, frames) }
     }
     fn map(&self, ram: &Ram, at: VirtRange, to: u64, rights: Rights, memory: MemoryType, frames: Source<'_>) -> Done {
-        // SAFETY: as in `new`.
+        // SAFETY: `ram` is the test's memory, which these tables alone use.
         unsafe { self.0.map(ram, at, to, rights, memory, frames) }
     }
     fn unmap(&self, ram: &Ram, range: VirtRange) -> Done {
-        // SAFETY: as in `new`.
+        // SAFETY: `ram` is the test's memory, which these tables alone use.
         unsafe { self.0.unmap(ram, range) }
     }
     fn protect(&self, ram: &Ram, range: VirtRange, rights: Rights) -> Done {
-        // SAFETY: as in `new`.
+        // SAFETY: `ram` is the test's memory, which these tables alone use.
         unsafe { self.0.protect(ram, range, rights) }
     }
 }

@@ -123,7 +123,9 @@ fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {
     let Some(memory) = paging::take_low(free, len) else { too_little() };
     let range = VirtRange { start: bottom, end: bottom + len };
     let mut frames = || paging::take_low(free, 4096).map(Pfn::containing);
-    match tables.map(&DirectMap, range, memory, Rights::Write, MemoryType::WriteBack, &mut frames) {
+    // SAFETY: the stack's memory and the tables' frames were just taken off the free memory.
+    let mapped = unsafe { tables.map(&DirectMap, range, memory, Rights::Write, MemoryType::WriteBack, &mut frames) };
+    match mapped {
         Ok(()) => bottom + len,
         Err(_) => too_little(),
     }

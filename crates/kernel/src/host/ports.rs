@@ -299,7 +299,7 @@ fn interrupted(index: usize) {
 /// Starts the ports' thread.
 pub fn start() {
     let thread = kernel_thread("ports", serve, 0);
-    THREAD.store(thread.0, Ordering::Release);
+    THREAD.store(thread.number(), Ordering::Release);
     unpark(thread);
 }
 

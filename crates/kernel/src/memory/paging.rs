@@ -19,14 +19,15 @@ pub fn build(all: &Ram, free: &mut Ram, guard: u64) -> Result<KernelTables, Kern
     let mut tables = unsafe { KernelTables::new(phys, root) };
     let [text, constants, data, end] = layout::image();
     let range = |start: u64, end: u64| VirtRange { start, end };
-    // SAFETY: as for the root.
+    // SAFETY: frames of `frames` go to these tables alone, and the direct map is all memory.
     unsafe {
         tables.reserve(phys, range(IMAGE, end), &mut frames)?;
         tables.reserve(phys, range(DIRECT, DIRECT + all.end()), &mut frames)?;
         tables.reserve(phys, range(MAP, MAP_END), &mut frames)?;
     }
     let mut map = |at: u64, end: u64, physical: u64, rights| {
-        // SAFETY: as for the root. The kernel maps its own image and all RAM, with the rights that it needs there.
+        // SAFETY: frames of `frames` go to these tables alone, and the direct map is all memory. The kernel maps its own image
+        // and all RAM, with the rights that it needs there.
         unsafe { tables.map(phys, range(at, end), physical, rights, MemoryType::WriteBack, &mut frames) }
     };
     map(text, constants, text - IMAGE, Rights::Execute)?;
@@ -73,6 +74,7 @@ pub fn map_device(
     let pages = (offset + len).next_multiple_of(PAGE);
     let va = stack::fresh(pages).ok_or(KernelMapError::OutOfMemory)?;
     let range = VirtRange { start: va, end: va + pages };
-    tables.map(&DirectMap, range, pa - offset, Rights::Write, MemoryType::Uncached, frames)?;
+    // SAFETY: the caller's frames go to the tables alone, and the range maps registers, which are no memory.
+    unsafe { tables.map(&DirectMap, range, pa - offset, Rights::Write, MemoryType::Uncached, frames) }?;
     Ok((va + offset) as *mut u8)
 }

@@ -163,7 +163,7 @@ impl One {
         // SAFETY: no other code gets the frames that `frame` has counted, and `ram` is the machine's memory.
         let mut kernel = unsafe { KernelTables::<X86_64>::new(&ram, root) };
         let window = VirtRange { start: X86_64::KERNEL_HALF, end: X86_64::KERNEL_HALF + (1 << 30) };
-        // SAFETY: as for the root.
+        // SAFETY: the frames that `frame` has counted go to these tables alone, and `ram` is the machine's memory.
         let reserved = unsafe { kernel.reserve(&ram, window, &mut frame) };
         reserved.expect("the first of the kernel's half can be reserved");
         let root = kernel.root();

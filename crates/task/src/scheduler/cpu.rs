@@ -7,7 +7,6 @@ use super::cpu_mask::CpuBits;
 use super::idle::IdleCpus;
 use super::run_queue::{RunQueue, STRETCH};
 use super::share::{Share, User};
-use super::times::Shown;
 use crate::irq::IrqLock;
 use crate::machine::Machine;
 use crate::thread::{Current, Thread};
@@ -256,5 +255,25 @@ impl<M: Machine> Scheduler<M> {
             here.armed.store(due, Ordering::Relaxed);
             self.machine.arm(Some(due));
         }
+    }
+}
+
+/// The times of a CPU as they were shown, in nanoseconds.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Shown {
+    pub user: u64,
+    pub system: u64,
+    pub idle: u64,
+}
+
+impl Shown {
+    /// Goes on to the times `now`, by as much as time has passed. No part falls: what was shown as user time and is
+    /// system time now stays user time, and later user time makes up for it.
+    pub fn advance(&mut self, now: Shown) {
+        let before = *self;
+        let all = (now.user + now.system + now.idle).max(before.user + before.system + before.idle);
+        self.idle = now.idle.clamp(before.idle, all - before.user - before.system);
+        self.user = now.user.clamp(before.user, all - self.idle - before.system);
+        self.system = all - self.idle - self.user;
     }
 }

@@ -1,6 +1,6 @@
 //! CPU times of threads and CPUs, and counts of threads.
 
-use super::cpu::{Cpu, Scheduler};
+use super::cpu::{Cpu, Scheduler, Shown};
 use crate::account::Times;
 use crate::irq::Masked;
 use crate::machine::Machine;
@@ -22,26 +22,6 @@ pub struct CpuTimes {
     pub switches: u64,
     /// The number of threads that were started by this CPU.
     pub started: u64,
-}
-
-/// The times of a CPU as they were shown, in nanoseconds.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Shown {
-    user: u64,
-    system: u64,
-    idle: u64,
-}
-
-impl Shown {
-    /// Goes on to the times `now`, by as much as time has passed. No part falls: what was shown as user time and is
-    /// system time now stays user time, and later user time makes up for it.
-    fn advance(&mut self, now: Shown) {
-        let before = *self;
-        let all = (now.user + now.system + now.idle).max(before.user + before.system + before.idle);
-        self.idle = now.idle.clamp(before.idle, all - before.user - before.system);
-        self.user = now.user.clamp(before.user, all - self.idle - before.system);
-        self.system = all - self.idle - self.user;
-    }
 }
 
 impl<M: Machine> Scheduler<M> {
@@ -66,8 +46,8 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// The times and counts of `cpu`. None of them is ever less than in an earlier call. The time since the CPU's last
-    /// switch counts as idle time if its idle thread runs. For the caller's CPU it is split exactly, and for another CPU
-    /// it counts as user time, as far as no earlier call has shown it otherwise.
+    /// switch counts as idle time if its idle thread runs. For the caller's CPU it is split exactly. For another CPU it
+    /// counts as user time, unless an earlier call has shown it otherwise.
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
         let c = self.cpus.of(cpu);
         let mut shown = c.shown.lock(self.machine);

@@ -141,8 +141,7 @@ proptest! {
                     prop_assert_eq!(entries(&s), before, "{:x?} gave {:?}", c, result);
                 }
                 for (range, _) in entries(&s) {
-                    let inside = range.start >= USER_RANGE.start && range.end <= USER_RANGE.end;
-                    prop_assert!(inside && !range.is_empty(), "{:x?} left {:x?}", c, range);
+                    prop_assert!(range.end <= USER_RANGE.end && !range.is_empty(), "{:x?} left {:x?}", c, range);
                 }
             }
             prop_assert_eq!(s.check(true), Ok(()));

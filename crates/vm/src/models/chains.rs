@@ -354,8 +354,8 @@ fn claim_against_copy() {
         move |_| {
             // The store goes to the second byte, because the loads below compare the first byte of each page.
             if let Some(at) = reach(&theirs, page(0), Access::Write) {
-                // SAFETY: `reach` returned the first byte of a frame in the machine's RAM, so the second byte is in the
-                // same frame.
+                // SAFETY: `reach` returned the first byte of a frame in the machine's RAM, so the second byte is in
+                // that frame.
                 unsafe { at.add(1).write(9) };
             }
         },

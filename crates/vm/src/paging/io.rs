@@ -21,7 +21,6 @@
 
 use crate::error::PagerError;
 use crate::machine::{FrameBytes, Machine};
-use crate::paging::pager::Pager;
 use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
 use crate::tlb::flush::FlushedEverywhere;
@@ -59,7 +58,7 @@ impl Share {
     pub(crate) const SWAP: Share = Share(None);
 
     /// The share of a file's pager.
-    pub(crate) fn of(pager: &dyn Pager) -> Share {
+    pub(crate) fn of<P: ?Sized>(pager: &P) -> Share {
         Share(NonZeroUsize::new(ptr::from_ref(pager).addr()))
     }
 }
@@ -304,16 +303,6 @@ impl Request {
         }
         // SAFETY: the frames are a page long, and the request holds them as long as it is borrowed.
         Some(unsafe { FrameBytes::new(self.frame(i), PAGE_SIZE as usize) })
-    }
-
-    /// Fills all pages of a read with [`Pager::fill`], and completes the request. A write fails.
-    pub fn fill_by<P: Pager + ?Sized>(mut self, pager: &P) {
-        let first = self.first();
-        let result = (0..self.len()).try_for_each(|i| match self.page_mut(i) {
-            Some(bytes) => pager.fill(first + i as u64, bytes),
-            None => Err(PagerError),
-        });
-        self.complete(result);
     }
 
     /// Completes the request. Acquires no lock, so an interrupt may call it. It consumes the request.

@@ -120,3 +120,14 @@ pub trait SwapStore: Send + Sync {
     /// overwritten. Reads and writes of the same slot never overlap.
     fn start(&self, request: Request);
 }
+impl Request {
+    /// Fills all pages of a read with [`Pager::fill`], and completes the request. A write fails.
+    pub fn fill_by<P: Pager + ?Sized>(mut self, pager: &P) {
+        let first = self.first();
+        let result = (0..self.len()).try_for_each(|i| match self.page_mut(i) {
+            Some(bytes) => pager.fill(first + i as u64, bytes),
+            None => Err(PagerError),
+        });
+        self.complete(result);
+    }
+}

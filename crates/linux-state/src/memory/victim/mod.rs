@@ -208,8 +208,8 @@ impl<M: Machine> Linux<M> {
         !me.killed()
     }
 
-    /// Calls `f` while the calling thread `me` uses the system's share of the CPUs, not its user's. All threads that wait
-    /// for memory wait for `f`, and the user may have thousands of threads that want a turn.
+    /// Calls `f` while the calling thread `me` uses the system's share of the CPUs, not its user's. All threads that
+    /// wait for memory wait for `f`, and the user may have thousands of threads that want a turn.
     fn as_system(&self, me: &Thread<M>, f: impl FnOnce()) {
         // SAFETY: the thread itself runs this, and does not replace its charge. The charge keeps the user alive.
         let user = unsafe {
@@ -387,7 +387,7 @@ impl<M: Machine> Linux<M> {
         best
     }
 
-    /// Frees the memory of the victim, which has not left its memory within [`GRACE`](dying::GRACE).
+    /// Frees the memory of the victim, which has not left its memory within [`GRACE`].
     fn reap_victim(&self) {
         let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
         // All processes that share the memory were killed together with the victim, so no process needs the memory.

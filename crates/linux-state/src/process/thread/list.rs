@@ -144,7 +144,7 @@ impl<M: Machine> Process<M> {
 
     /// Whether no thread of the process holds its memory or its files any more.
     pub fn has_left_memory(&self) -> bool {
-        self.threads.lock().len() == 0
+        self.threads.lock().is_empty()
     }
 
     /// The real user of the first thread.
@@ -160,8 +160,8 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// The kernel memory that the process's descriptors hold, in bytes: what is queued in pipes and sockets. Files that
-    /// several descriptors or processes share count for each. An estimate.
+    /// The kernel memory that the process's descriptors hold, in bytes: the bytes that are queued in pipes and
+    /// sockets. A file that several descriptors or processes share counts for each. The result is an estimate.
     pub fn held_by_files(&self) -> u64 {
         let Some(task) = self.any_thread() else { return 0 };
         let Some(files) = task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())) else {

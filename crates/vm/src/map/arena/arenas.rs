@@ -292,7 +292,7 @@ impl<M: Machine> Arenas<M> {
         let n = slot_of(cpu);
         let home = self.home.write(space);
         let bounds = stretch(n);
-        if bounds.start < PROGRAMS.end && PROGRAMS.start < bounds.end {
+        if bounds.intersect(&PROGRAMS).is_some() {
             return;
         }
         if bounds.end > M::Pmap::USER.end || home.next(bounds.start).is_some_and(|e| e.range().start < bounds.end) {

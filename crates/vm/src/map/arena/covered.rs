@@ -65,12 +65,12 @@ pub(in crate::map) const SHOWS_OBJECT: Flags = Flags::SHARED.union(Flags::FILE);
 /// The flags by which an entry counts in more than its class.
 const RARE: Flags = SHOWS_OBJECT.union(Flags::WIRED);
 
-/// What `bytes` with these attributes add to the wired bytes.
+/// The wired bytes among `bytes` with these attributes.
 fn wired(bytes: u64, a: &Attributes) -> u64 {
     if a.flags.contains(Flags::WIRED) { bytes } else { 0 }
 }
 
-/// What an entry with these attributes adds to the number of entries that show an object.
+/// 1 if an entry with these attributes shows an object, else 0.
 fn objects(a: &Attributes) -> u64 {
     u64::from(a.flags.intersects(SHOWS_OBJECT))
 }

@@ -6,7 +6,7 @@
 //!
 //! The store goes to the frame of the mapping's own page, whose hold keeps the frame. The arena's writer is held, so no
 //! fork shares the page and no operation moves it. Pageout may take it: then its busy bit or its generation shows that,
-//! and the store is done again. Contract C2's order holds: the page is dirty before the store.
+//! and the store is done again. The page is dirty before the store (relies on C2).
 //!
 //! [`max_prot`]: crate::map::Attributes::max_prot
 
@@ -186,7 +186,7 @@ mod tests {
         store(&space, page(0), 7);
         for prot in [Prot::READ, Prot::empty()] {
             space.protect(range(0, 4), prot).unwrap();
-            // A page that is there, and one that is not.
+            // A present page, and an absent one.
             assert_eq!(space.force_store(page(0) + 5, &[1, 2, 3]), Ok(3));
             assert_eq!(space.force_store(page(2) - 2, &[4; 4]), Ok(4));
             assert_eq!(space.store(page(0), &[1]), Err(FaultError::Protection));
