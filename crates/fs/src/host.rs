@@ -38,8 +38,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// A charge to a user's account for the pages of a pipe's ring, until it is dropped.
     type PipeCharge: Send;
 
-    /// Makes an empty object for a new file. `origin` describes the file, as long as the object lives. The object's
-    /// pages are charged to `quota`.
+    /// Makes an empty object for a new file. The object keeps `origin`, which describes the file. The object's pages
+    /// are charged to `quota`.
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<Self::Object, FsError>;
     /// Allocates a page of [`PAGE_SIZE`] bytes with any contents. `None` if there is no memory.
     fn page(&self) -> Option<Self::Page>;

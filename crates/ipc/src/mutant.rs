@@ -5,9 +5,9 @@ quire_sync::mutants! {
     pub enum Mutant {
         /// Message queues: a change of the mode does not end the waits of sleeping calls.
         ChangeEndsNoWait,
-        /// POSIX queues: a receiver whose wait a signal ends does not check for a message again.
+        /// POSIX queues: a receiver that a signal has interrupted does not check for a message again.
         LeaveWithoutLook,
-        /// All sleepers: a call whose wait a signal ends ignores the result that a waker has stored.
+        /// All sleepers: a call that a signal has interrupted ignores the result that a waker has stored.
         ResultOfWakerIgnored,
         /// POSIX queues: a sender wakes no receiver.
         SentUnannounced,

@@ -47,7 +47,7 @@ crate::mutants! {
         ListingStays,
         /// Wait queue: a wake-up is lost if it chose a waiter whose wait ends for another reason.
         WakeNotPassedOn,
-        /// Wait queue: a wake-up is lost if it chose a waiter whose condition holds.
+        /// Wait queue: a waiter that a waker chose, but whose condition held already, does not wake the next waiter instead.
         WakeKept,
         /// Sequence: a reader does not read the count again.
         NoSecondCount,

@@ -4,7 +4,7 @@
 /// A comment with fewer characters cannot argue.
 const LEAST: usize = 25;
 /// Words by which a comment refers to another comment instead of arguing. They are refused, because the other comment
-/// may change, and the two blocks are not equal.
+/// may change, and because no two `unsafe` blocks need exactly the same argument.
 const ELSEWHERE: [&str; 5] = ["as above", "as below", "as it says", "likewise", "same"];
 
 /// Returns the comments of a file that argue too little, each with its place.

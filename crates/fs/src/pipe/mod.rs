@@ -152,8 +152,8 @@ impl<H: Host> Pipe<H> {
         Ok(unsize!(room.fill(Self::opened(this, reads, writes)?)))
     }
 
-    /// Makes ends of a pipe whose charge is settled. The memory of the ends is allocated first, because other threads
-    /// see each opening, so an opening cannot be undone.
+    /// Makes ends of a pipe whose pages are charged already. Other threads see each opening at once, so an opening
+    /// cannot be undone. Therefore the allocation, which can fail, comes first.
     fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
         let room = Room::try_new()?;
         this.count(reads, writes);

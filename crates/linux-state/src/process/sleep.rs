@@ -146,7 +146,7 @@ pub struct Accept {
 /// A `poll` or `ppoll` that waits. The files are checked again when the thread is woken.
 pub struct PollWait<M: Machine> {
     pub call: PollCall,
-    /// A copy of the program's array of `struct pollfd`, made at the begin of the call.
+    /// A copy of the program's array of `struct pollfd`, made at the start of the call.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }

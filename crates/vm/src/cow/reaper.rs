@@ -31,8 +31,8 @@ use quire_sync::epoch::Pinned;
 
 /// Number of pages of an object that are examined under one pin of the epoch (an RCU read section).
 const BLOCK: u64 = 512;
-/// The most backings that are looked at under one pin. The remaining pages of the examined range are then searched one
-/// by one.
+/// The most backings that are looked at under one pin. Beyond this limit, each further page of the block gets a
+/// long search of its own, after the pin ([`Long`]).
 const LOOKS: u64 = 1024;
 /// Number of backings that cost as much of the budget as one page.
 const LOOKS_A_PAGE: u64 = 16;

@@ -244,7 +244,8 @@ const COUNTED: u64 = 1024;
 enum Came {
     /// All pages of the run are copied up.
     Through,
-    /// All pages below this page number are copied up. The number counts from the start of the front's range.
+    /// All pages below this page number are copied up. Page 0 is the first page of the range of the entry's front (its
+    /// first backing).
     To(u64),
 }
 

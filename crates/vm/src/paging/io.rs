@@ -421,7 +421,7 @@ struct Free {
 
 impl Free {
     fn has_room(&self, share: Share) -> bool {
-        // The checkers' few records are for all threads of a model.
+        // A model under loom or shuttle has too few records for shares, so there each caller may take all.
         cfg!(any(loom, shuttle)) || share == Share::SWAP || self.held(share) < self.len
     }
 

@@ -60,8 +60,8 @@ impl<M: Machine> Reclaimer<M> {
         }
     }
 
-    /// Drops all caches other than pages: page tables of idle spaces, and the cache of the layers above. Returns
-    /// whether any memory was freed.
+    /// Drops all memory that is kept only for speed: page tables of spaces that no CPU runs, and the cache of the
+    /// kernel's keeper, such as names of files. Returns whether any memory was freed.
     pub(in crate::reclaim) fn take_kept(&'static self, hands: &mut Hands) -> bool {
         let spaces = if ALL { self.spaces_with_tables() } else { 0 };
         let tables = self.drop_tables(&mut hands.spaces, spaces, Which::NotRunning);

@@ -89,7 +89,7 @@ fn bad_arguments_are_refused_and_map_nothing() {
         refused(0, USER_END, MINE, NONE, 0, E::ENOMEM);
         refused(0, PAGE, PRIVATE, file, (1 << 63) - PAGE, E::EOVERFLOW);
         refused(0, PAGE, PRIVATE, file, !(PAGE - 1), E::EOVERFLOW);
-        // Fixed addresses at the ends of their range.
+        // A fixed address that is not aligned, and fixed addresses at the end of user space.
         for fixed in [FIXED, FIXED_NOREPLACE] {
             refused(AT + 1, PAGE, MINE | fixed, NONE, 0, E::EINVAL);
             refused(USER_END, PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
