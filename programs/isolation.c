@@ -818,7 +818,7 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
         {"sys/vm/max_map_count", WRITE, true}, {"sys/vm/overcommit_memory", READ, true},
     {"sys/vm/overcommit_ratio", READ, true}, {"sys/vm/swappiness", READ, true}, {"sys/vm/mmap_min_addr", READ, true},
     {"sys/vm/min_free_kbytes", READ, true}, {"sys/vm/quire_frames", READ, false}, {"sys/vm/quire_check", READ, false},
-    {"sys/vm/quire_refuse", READ, false},
+    {"sys/vm/quire_refuse", READ, false}, {"sys/vm/mmap_rnd_bits", READ, false},
     {"sys/fs/epoll/max_user_watches", READ, true}, {"sys/fs/epoll/max_user_watches", WRITE, true},
     {"sys/fs/file-max", READ, true}, {"sys/fs/file-max", WRITE, true}, {"sys/fs/file-nr", READ, true},
         {"sys/fs/nr_open", READ, true}, {"sys/fs/pipe-max-size", READ, true}, {"sys/fs/pipe-max-size", WRITE, true},

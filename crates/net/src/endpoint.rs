@@ -281,7 +281,8 @@ impl<H: Host> Endpoint<H> {
     /// The charge, in bytes, of `receiver`'s inbox at which a writer of this socket that found no room goes on. Half of
     /// the sender's buffer is free then.
     pub(crate) fn half_free(&self, receiver: &Endpoint<H>) -> usize {
-        self.limit(receiver) - self.options.send_buffer() / 2
+        // Another thread may change the option between the two reads.
+        self.limit(receiver).saturating_sub(self.options.send_buffer() / 2)
     }
 
     /// The endpoint's address, which no other endpoint has while this endpoint lives.

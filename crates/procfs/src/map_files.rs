@@ -91,7 +91,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
         // A cookie is the end address of a mapping, and the next mapping ends above it.
         memory.mappings(after, &mut |entry| {
             let VirtRange { start, end } = entry.range;
-            if !is_of_file(entry) || (after != 0 && start < after) {
+            if !is_of_file(entry) {
                 return true;
             }
             let name = Short::new(format_args!("{start:x}-{end:x}"));

@@ -34,11 +34,12 @@ pub(super) fn records<M: Machine>(
 ) -> Result<Option<u64>, FsError> {
     let (mut written, mut next) = (Ok(()), None);
     memory.mappings(from, &mut |entry| {
-        // A mapping that grew downward over the cursor since the last record was shown.
-        if from != 0 && entry.range.start < from {
-            return true;
-        }
-        written = write(entry, out);
+        // A mapping may have joined the last one that was shown. Then its rest is shown, so that no memory that was
+        // there all the time is missing.
+        written = match from.checked_sub(entry.range.start).filter(|shown| *shown != 0) {
+            Some(shown) => write(&entry.rest(shown), out),
+            None => write(entry, out),
+        };
         next = (out.len() >= enough).then_some(entry.range.end);
         written.is_ok() && next.is_none()
     });

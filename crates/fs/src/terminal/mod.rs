@@ -229,6 +229,11 @@ impl Terminal {
         self.state.lock().settings
     }
 
+    /// Whether the port has room for the output of any byte under `settings`.
+    fn has_room_for_output(&self, settings: &Settings) -> bool {
+        self.port.writable() && self.port.room() >= editor::most_shown(settings)
+    }
+
     /// The settings stored by [`set_locked`](Self::set_locked). The terminal's owner applies them to new settings.
     pub fn locked(&self) -> Option<Settings> {
         self.state.lock().locked
@@ -479,11 +484,12 @@ impl Stream for Terminal {
         let mut out = [0; 512];
         while source.left() > 0 {
             let stopped = || self.state.lock().editor.stopped && !self.port.hung_up();
-            let start = || (!stopped() && self.port.writable()).then_some(());
+            let takes_output = || self.has_room_for_output(&self.settings());
+            let start = || (!stopped() && takes_output()).then_some(());
             let waited = match start() {
                 Some(()) => Ok(()),
                 None if stopped() => self.readiness.wait(io, || (!stopped()).then_some(())),
-                None => self.port.readiness().wait(io, || self.port.writable().then_some(())),
+                None => self.port.readiness().wait(io, || takes_output().then_some(())),
             };
             match waited {
                 Ok(()) => {}
@@ -539,7 +545,7 @@ impl Stream for Terminal {
         };
         let mut ready = Ready::empty();
         ready.set(Ready::READ, readable || end);
-        ready.set(Ready::WRITE, !state.editor.stopped && self.port.writable());
+        ready.set(Ready::WRITE, !state.editor.stopped && self.has_room_for_output(&state.settings));
         ready
     }
 

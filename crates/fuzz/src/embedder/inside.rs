@@ -73,6 +73,9 @@ pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
     if let Some(mut table) = tables.next_table(vm, VirtRange { end: user.end, ..range }) {
         let span = table.span();
         let _racing = (table.live(), table.unflushed(), table.is_store_protected());
+        if table.shows_zeroes() {
+            table.note_zeroes();
+        }
         if let Some(va) = table.next_present(span.start, span.end) {
             assert!(table.get(va).is_some(), "{va:#x} is present, and has no leaf");
             let _racing = table.take_accessed(va);

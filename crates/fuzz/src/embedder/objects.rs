@@ -33,6 +33,12 @@ pub const OPERATIONS: &[Operation] = &[
         let (object, at, gives) = (p.object().1, p.offset(), p.input.byte());
         let _typed = object.read(at, BYTES, &mut |bytes| match gives {
             0 => Err(()),
+            3 => {
+                let mut copy = [0; 8];
+                let n = bytes.copy_to(&mut copy).max(bytes.copy_to_from(gives.into(), &mut copy));
+                assert!(n <= copy.len() && bytes.is_empty() == bytes.get(0).is_none() && !bytes.as_ptr().is_null());
+                Ok(n.min(bytes.len()))
+            }
             1 => Ok(bytes.len() / 2),
             // A bad callback: it claims more bytes than it was given.
             2 => Ok(usize::MAX),
@@ -45,6 +51,8 @@ pub const OPERATIONS: &[Operation] = &[
         let _typed = object.write(at, BYTES, &mut |bytes| {
             calls += 1;
             bytes.fill(gives);
+            assert!(bytes.is_empty() || bytes.read().get(0).is_some() && !bytes.as_mut_ptr().is_null());
+            let _n = bytes.copy_from(&[gives; 3]).max(bytes.copy_from_to(gives.into(), &[gives]));
             match gives {
                 0 => Err(()),
                 1 => Ok(0),

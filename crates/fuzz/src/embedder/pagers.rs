@@ -69,8 +69,15 @@ impl Pager for Disk {
         waiting.push(request);
         let due = if waiting.len() > 3 || asked.0 == Direction::Read { Some(waiting.swap_remove(0)) } else { None };
         drop(waiting);
-        if let Some(request) = due {
-            request.complete(outcome());
+        if let Some(mut request) = due {
+            assert!(request.page(0).is_some() && request.page(request.len()).is_none());
+            // Only the pages of a read may be stored into.
+            let reads = request.direction() == Direction::Read;
+            assert_eq!(request.page_mut(0).is_some(), reads);
+            match outcome() {
+                Ok(()) if reads => request.fill_by(&Pattern),
+                done => request.complete(done),
+            }
         }
     }
     fn make_writable(&self, _page: u64) -> Result<(), PagerError> {

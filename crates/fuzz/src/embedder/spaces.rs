@@ -4,7 +4,7 @@
 use super::player::Player;
 use super::world::THINGS;
 use super::{Operation, inside};
-use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placement, Space, Tag, Wire};
+use quire_vm::map::{Advice, Content, EntryInfo, Inherit, Limits, MapRequest, Move, Placement, Space, Tag, Wire};
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
@@ -115,6 +115,27 @@ pub const OPERATIONS: &[Operation] = &[
             left -= 1;
             left > 0
         });
+    }),
+    ("mappings", |p| {
+        let (space, range, mut left) = (p.space().1, p.range(), 20);
+        let mut count = |entry: &EntryInfo<quire_hosted::Hosted>| {
+            let rest = entry.rest(PAGE_SIZE);
+            assert_eq!(rest.range.end, entry.range.end);
+            left -= 1;
+            left > 0
+        };
+        space.mappings(range.start, &mut count);
+        space.entries_of_objects(&mut count);
+        let mut pages = 100;
+        space.each_page(range, &mut |_, _| {
+            pages -= 1;
+            pages > 0
+        });
+    }),
+    ("force", |p| {
+        let (space, at) = (p.space().1, p.address());
+        let mut bytes = [0; 5000];
+        let _typed = (space.force_read(at, &mut bytes), space.force_store(at, &bytes[..100]));
     }),
     ("limits", |p| {
         let space = p.space().1;

@@ -81,7 +81,7 @@ pub const OPERATIONS: &[Operation] = &[
         let zero = vm.zero_frame();
         assert!(machine.domain_of_frame(zero).0 < machine.domains());
         let _settings = (machine.ends_something(), machine.is_ending(), machine.refuses_allocation());
-        let _now = machine.store_time();
+        let (_now, _tier) = (machine.store_time(), machine.standing());
         machine.prefetch(machine.frame_ptr(zero));
         machine.prefetch_frame::<4>(zero);
     }),

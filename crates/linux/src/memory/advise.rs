@@ -100,10 +100,12 @@ fn inherit_up_to<M: Machine>(ctx: &mut Ctx<'_, M>, range: VirtRange, how: Inheri
 
 /// `madvise`
 pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, number: u32) -> Result<usize, Errno> {
+    let first = VirtRange { start: 0, end: PAGE_SIZE };
     if address == 0
         && let Some(range) = checked(address, len)?
+        && !ctx.space()?.is_mapped(first)
     {
-        // The first page is never mapped. As on Linux, the advice applies to the rest, except that a call that
+        // The first page is a hole, as mostly. As on Linux, the advice applies to the rest, except that a call that
         // populates ends at the hole.
         let ends = matches!(number, raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE);
         advise(ctx, PAGE_SIZE, if ends { 0 } else { range.end - PAGE_SIZE }, number)?;

@@ -655,7 +655,12 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             prot -= Prot::WRITE;
         }
         let pfn = self.vm.pfn_of_page(new.page);
-        if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
+        // Only for the frame of zeroes may a removal be unflushed: a page stays busy in its slot until the flush.
+        let is_old = match table.get(self.va) {
+            Some(leaf) => leaf.pfn != pfn,
+            None => table.unflushed() && table.shows_zeroes(),
+        };
+        if is_old {
             table = self.without_old(table, &new, front, source, pin)?;
         }
         table.enter(self.va, Enter::new(pfn, prot));
@@ -679,7 +684,11 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         pin: &Pinned<'_>,
     ) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Attempt<M>> {
         let mut owed = Obligation::new(self.vm, self.pmap);
-        credit(self.vm, table.remove(self.va, &mut owed));
+        match table.remove(self.va, &mut owed) {
+            // Another CPU has cleared the leaf and not flushed it yet (relies on C2).
+            None => owed.owe_again(self.va),
+            gone => credit(self.vm, gone),
+        }
         drop(table);
         // The new page is busy, so no other CPU enters a leaf of it. Loads find the busy page in its slot, and wait.
         let _flushed = owed.discharge();

@@ -33,7 +33,7 @@ impl<M: Machine> Maps<M> {
 mod tests;
 
 use crate::fault::{FaultContext, Walk};
-use crate::machine::{Enter, Machine, PREFETCHED_BEFORE, Table};
+use crate::machine::{Enter, Leaf, Machine, PREFETCHED_BEFORE, Table};
 use crate::map::entry::Flags;
 use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
@@ -73,9 +73,11 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return 0;
         }
         let leaf = |before: u64| table.get(self.va - before * PAGE_SIZE);
+        // A leaf of the frame of zeroes is of a page that no store has touched.
+        let own = |leaf: &Leaf| leaf.pfn != self.vm.zero_frame();
         let touched = |line: &u64| {
-            leaf(line * LINE + 1).is_some_and(|last| last.accessed)
-                && (2..=LINE).all(|n| leaf(line * LINE + n).is_some())
+            leaf(line * LINE + 1).filter(own).is_some_and(|last| last.accessed)
+                && (2..=LINE).all(|n| leaf(line * LINE + n).filter(own).is_some())
         };
         let most = ((self.va - here.start) / PAGE_SIZE).min(self.vm.zero_window()) / LINE;
         let window = (0..most).take_while(touched).count() as u64 * LINE;
@@ -97,6 +99,10 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let unzeroed = made.insert(self, front, pages.min(MOST));
         made.zero(unzeroed);
         let Ok(mut table) = self.table(pin) else { return };
+        // Another CPU may still translate an address to the frame of zeroes, as in `install`.
+        if table.unflushed() && table.shows_zeroes() {
+            return;
+        }
         if front.behind().is_some() && !mutant(Mutant::NoLookBehind) {
             made.take_back(|n| !self.is_zero_behind(front, n, pin));
         }

@@ -215,7 +215,7 @@ impl<M: Machine> PageIn<M> {
             // The frame is borrowed from the reserve, of which at most half is used this way. The read frees a swap
             // slot, so another page can be written to it and gives its frame back.
             Err(_) if wanted && slot.is_some() && vm.swap().is_scarce() && frames.free() > frames.reserve() / 2 => {
-                vm.alloc_frame(fill, For::Kernel)?
+                vm.alloc_frame(fill, For::System)?
             }
             other => other?,
         };

@@ -320,7 +320,15 @@ impl<M: Machine> Reclaimer<M> {
                 searches.is_some()
             });
         }
-        let Some(one) = searches else { return self.has_memory() };
+        let Some(one) = searches else {
+            if self.machine().standing() == Standing::Administrator && !self.has_memory() {
+                self.reap_first(may);
+                if let Some(mut hands) = p.hands.try_lock() {
+                    let _dropped = self.take_kept(&mut hands);
+                }
+            }
+            return self.has_memory();
+        };
         if !self.has_memory() {
             self.reap_first(may);
         }

@@ -44,6 +44,7 @@ mod users;
 
 use crate::Linux;
 use crate::machine::Machine;
+use crate::memory::Foreign;
 use crate::process::Process;
 use crate::process::thread::Thread;
 use crate::signal::Signal;
@@ -195,12 +196,14 @@ impl<M: Machine> Linux<M> {
             self.kill_process(process, crate::signal::Signal::KILL);
             return false;
         }
-        {
-            let _one = self.victims.choosing.lock();
-            if self.victims.process().is_none() {
-                self.kill_one(me, why);
-            }
+        let one = self.victims.choosing.lock();
+        self.victims.is_choosing.store(true, Ordering::Release);
+        if self.victims.process().is_none() {
+            self.as_system(me, || self.kill_one(me, why));
         }
+        self.victims.is_choosing.store(false, Ordering::Release);
+        drop(one);
+        self.victims.waits.wake_all();
         self.wait_for_victim(me, now() + GRACE);
         // If memory is not short, the wait above ends at once. This thread then yields, because the victim needs a CPU
         // in order to end.
@@ -298,14 +301,12 @@ impl<M: Machine> Linux<M> {
     fn kill_more(&self, user: u32, mut freed: u64) {
         let wanted = self.total_pages() / BATCH;
         let mut ended = 0u32;
+        let init = self.memory_of_first();
         for process in self.ids.processes() {
             if freed >= wanted {
                 break;
             }
-            if process.real_user() != user || process.is_exiting() || process.given_up.load(Ordering::Acquire) {
-                continue;
-            }
-            let Some((_, held)) = process.badness() else { continue };
+            let Some((_, held)) = Self::may_end_for(&process, user, init.as_ref()) else { continue };
             freed += held.total().max(1);
             ended += 1;
             self.kill_process(&process, Signal::KILL);
@@ -317,8 +318,7 @@ impl<M: Machine> Linux<M> {
 
     /// The process to end. `None` if all processes that hold memory are exempt.
     fn choose(&self) -> Option<Choice<M>> {
-        let init = self.first.lock().as_ref().cloned();
-        let init_memory = init.as_ref().and_then(|init| init.memory());
+        let init_memory = self.memory_of_first();
         let mut best: Option<Choice<M>> = None;
         let mut users = Sums::new();
         let (mut first, mut alone, mut weighed) = (None, true, 0);
@@ -340,6 +340,8 @@ impl<M: Machine> Linux<M> {
                 && !shared
                 && best.as_ref().is_some_and(|best| !may_exceed(best.points, peak, adjust, total))
             {
+                // Its peak is no less than it holds, and needs no walk.
+                users.add(process.real_user(), peak, i64::from(adjust));
                 continue;
             }
             weighed += 1;
@@ -372,14 +374,37 @@ impl<M: Machine> Linux<M> {
         .or(first.filter(|_| alone))
     }
 
-    /// The process of a user with the most points.
+    /// The memory of process 1.
+    fn memory_of_first(&self) -> Option<Foreign<M>> {
+        let init = self.first.lock().as_ref().cloned();
+        init.and_then(|init| init.memory())
+    }
+
+    /// The points and the memory of a process of `user` that may end because the user holds most memory. `None` for
+    /// processes of other users, for processes that end already or share the memory of process 1 (`init`), and for
+    /// those that `oom_score_adj` protects.
+    fn may_end_for(process: &Process<M>, user: u32, init: Option<&Foreign<M>>) -> Option<(i64, Held)> {
+        if process.real_user() != user || process.is_exiting() || process.given_up.load(Ordering::Acquire) {
+            return None;
+        }
+        let memory = process.memory()?;
+        if init.is_some_and(|init| memory.is_same(init)) {
+            return None;
+        }
+        process.badness().filter(|(points, _)| *points >= 0)
+    }
+
+    /// The process of a user with the most points, among the first [`WEIGHED`] ones.
     fn largest_of(&self, user: u32) -> Option<Choice<M>> {
+        let init = self.memory_of_first();
         let mut best: Option<Choice<M>> = None;
+        let mut weighed = 0;
         for process in self.ids.processes() {
-            if process.real_user() != user || process.given_up.load(Ordering::Acquire) {
-                continue;
+            let Some((points, held)) = Self::may_end_for(&process, user, init.as_ref()) else { continue };
+            weighed += 1;
+            if weighed > WEIGHED {
+                break;
             }
-            let Some((points, held)) = process.badness() else { continue };
             if best.as_ref().is_none_or(|b| b.points < points) {
                 best = Some(Choice { process, points, held, user: Some(user) });
             }

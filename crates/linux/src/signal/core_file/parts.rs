@@ -41,7 +41,7 @@ pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(Vec<Part>, Files), Err
     let (mut parts, mut files) = (Vec::new(), Files::default());
     let mut result = Ok(());
     let filter = ctx.space()?.core_filter.load(Ordering::Relaxed);
-    ctx.space()?.mappings(PAGE_SIZE, &mut |entry| {
+    ctx.space()?.mappings(0, &mut |entry| {
         result = add(&mut parts, &mut files, entry, filter);
         result.is_ok()
     });

@@ -150,8 +150,12 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let new = self.insert(own, front.key(self.va), Fill::Zeroed, true, pin)?;
         let range = VirtRange { start: self.va, end: self.va + PAGE_SIZE };
         let mut owed = Obligation::new(self.vm, self.pmap);
-        if self.pmap.next_table(self.vm, range).is_some() {
-            self.take_away(&mut owed, pin)?;
+        let is_linked = self.pmap.next_table(self.vm, range).is_some();
+        match is_linked {
+            true => self.take_away(&mut owed, pin)?,
+            // The table page was unlinked, and the removal of its leaves may be unflushed.
+            false if self.pmap.unflushed_above(self.vm, self.va) => owed.owe_again(self.va),
+            false => {}
         }
         let _flushed = owed.discharge();
         new.complete();

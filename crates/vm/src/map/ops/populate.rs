@@ -4,6 +4,7 @@
 use crate::error::FaultError;
 use crate::fault::refill::{Tally, refill, refill_some};
 use crate::machine::{Machine, Pmap, Table};
+use crate::map::entry::Flags;
 use crate::map::space::Space;
 use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
@@ -69,6 +70,7 @@ impl<M: Machine> Space<M> {
 
     /// The first page of `range` whose leaf does not allow `access`.
     fn first_unmapped(&self, range: VirtRange, access: Access) -> Option<u64> {
+        let zero = self.vm().zero_frame();
         let mut at = range.start;
         while at < range.end {
             let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end }) else {
@@ -81,6 +83,8 @@ impl<M: Machine> Space<M> {
             let end = span.end.min(range.end);
             while at < end {
                 match table.get(at) {
+                    // A wired mapping has pages of its own. It may still show the frame of zeroes from before.
+                    Some(leaf) if leaf.pfn == zero && self.is_wired_at(at) => return Some(at),
                     Some(leaf)
                         if leaf.prot.contains(access.needs())
                             && (access != Access::Write || !table.is_store_protected()) =>
@@ -92,6 +96,12 @@ impl<M: Machine> Space<M> {
             }
         }
         None
+    }
+
+    /// Whether the mapping at `va` is wired. The caller may hold a table page's lock.
+    fn is_wired_at(&self, va: u64) -> bool {
+        let pin = self.vm().epoch().pin();
+        self.lookup(va, &pin).is_some_and(|entry| entry.flags().contains(Flags::WIRED))
     }
 
     /// The end of the 2 MiB region of `va`. The region is only the step of a walk, so it may differ from the range that

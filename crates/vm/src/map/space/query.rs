@@ -40,6 +40,13 @@ pub struct EntryInfo<M: Machine> {
 }
 
 impl<M: Machine> EntryInfo<M> {
+    /// The entry without its first `bytes` bytes, a part of its pages.
+    pub fn rest(&self, bytes: u64) -> EntryInfo<M> {
+        let offset = if self.object.is_some() { self.offset + bytes } else { self.offset };
+        let range = VirtRange { start: self.range.start + bytes, end: self.range.end };
+        EntryInfo { range, attributes: self.attributes, offset, object: self.object.clone(), copied: self.copied }
+    }
+
     /// As [`Entry::is_continued_by`].
     fn is_continued_by(&self, next: &EntryInfo<M>) -> bool {
         self.range.end == next.range.start
