@@ -8,6 +8,7 @@ use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::record::{Coherence, Record, scope};
 use quire_sync::{Quota, Rank};
 use quire_vm::check::Level;
+use quire_vm::machine::FrameBytesMut;
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::stats::Event;
 use quire_vm::{Access, FaultKind, ObjectRef, PAGE_SIZE, Prot, Vm};
@@ -114,7 +115,7 @@ fn file_page_writes_share_at_most_one_line_in_16() {
         let (mut shared, mut pages) = (0, 0);
         for n in 0..3 * REGION {
             for (cpu, file) in cpus.iter().zip(&files) {
-                let mut source = |to: &mut [u8]| -> Result<usize, ()> { Ok(to.len()) };
+                let mut source = |to: FrameBytesMut<'_>| -> Result<usize, ()> { Ok(to.len()) };
                 let (got, record) = scope(|| cpu.run(|| file.write(n * PAGE_SIZE, PAGE_SIZE as usize, &mut source)));
                 assert_eq!(got, Ok(PAGE_SIZE as usize));
                 let lines = caches.shared_lines_written(&record);

@@ -22,11 +22,13 @@ const ROOM: usize = (HEAD + NAME + 2).next_multiple_of(8);
 
 impl Layout {
     /// Writes the part of a record after its beginning: the name, the type, and zeroes up to the end.
+    #[inline(always)]
     fn finish(self, rest: &mut [u8], name: &[u8], kind: u8) {
         let start = usize::from(self == Layout::Wide);
+        let (text, padding) = rest[start..].split_at_mut(name.len());
+        text.copy_from_slice(name);
         // The padding is cleared too, because an earlier record may have been longer.
-        rest[start + name.len()..].fill(0);
-        rest[start..start + name.len()].copy_from_slice(name);
+        padding.iter_mut().for_each(|byte| *byte = 0);
         let at = if self == Layout::Wide { 0 } else { rest.len() - 1 };
         rest[at] = kind;
     }
@@ -34,6 +36,7 @@ impl Layout {
 
 /// Lists directory `fd` in records at user address `to`, where there are `size` bytes. Returns the bytes of the
 /// records.
+#[inline(always)] // each call has its own layout
 fn list<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, to: u64, size: u32, layout: Layout) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     let (user, thread) = (ctx.user(), ctx.thread);
