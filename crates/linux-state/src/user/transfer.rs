@@ -119,6 +119,8 @@ impl<A: UserAccess> UserTransfer<'_, A> {
     }
 
     /// Ends a long transfer if the thread was killed: then the transfer has no more room and no more bytes.
+    #[cold]
+    #[inline(never)] // most transfers are of one piece, and need no registers for this
     fn look(&mut self) {
         if self.user.0.killed() {
             (self.here, self.vectors, self.left) = (0, &[], 0);
