@@ -53,7 +53,7 @@ fn fold(digest: &Cell<u64>, bytes: &[u8]) {
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
 /// The addresses of the mappings that CPUs make in their own arenas (ranges of addresses with their own locks).
-const ARENAS: Range<u64> = 40 << 39..168 << 39;
+const ARENAS: Range<u64> = 0x7e80_0000_0000 - (256 << 38)..0x7e80_0000_0000;
 
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 

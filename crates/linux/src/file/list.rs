@@ -21,14 +21,11 @@ const NAME: usize = 255;
 const ROOM: usize = (HEAD + NAME + 2).next_multiple_of(8);
 
 impl Layout {
-    /// Writes the part of a record after its beginning: the name, the type, and zeroes up to the end.
+    /// Writes the part of a record after its beginning: the name and the type. The rest is zeroes before.
     #[inline(always)]
     fn finish(self, rest: &mut [u8], name: &[u8], kind: u8) {
         let start = usize::from(self == Layout::Wide);
-        let (text, padding) = rest[start..].split_at_mut(name.len());
-        text.copy_from_slice(name);
-        // The padding is cleared too, because an earlier record may have been longer.
-        padding.iter_mut().for_each(|byte| *byte = 0);
+        rest[start..start + name.len()].copy_from_slice(name);
         let at = if self == Layout::Wide { 0 } else { rest.len() - 1 };
         rest[at] = kind;
     }
@@ -49,6 +46,8 @@ fn list<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, to: u64, size: u32, layout: Layou
             return false;
         }
         let Some(record) = record.get_mut(..len) else { return true };
+        // The bytes after the name, at most nine. An earlier record may have been longer.
+        record[len - 16..].copy_from_slice(&[0; 16]);
         record[..8].copy_from_slice(&entry.number.to_le_bytes());
         record[8..16].copy_from_slice(&entry.next.to_le_bytes());
         record[16..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
