@@ -272,6 +272,8 @@ pub struct TestPmap {
     running_elsewhere: core::sync::atomic::AtomicBool,
     /// Whether a table page is store-protected when all its leaves lose the right to store.
     protects_tables: core::sync::atomic::AtomicBool,
+    /// Whether the frame of zeroes was mapped in any table page. Written under a table page's lock.
+    shows_zeroes: core::sync::atomic::AtomicBool,
 }
 
 impl TestPmap {
@@ -374,6 +376,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
             tlbs: core::array::from_fn(|_| Tlb(SpinLock::new(Rank::DEVICE, [0; SPAN as usize * TABLES]))),
             running_elsewhere: core::sync::atomic::AtomicBool::new(false),
             protects_tables: core::sync::atomic::AtomicBool::new(false),
+            shows_zeroes: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -540,6 +543,12 @@ impl Table<TestMachine> for TestGuard<'_> {
     }
     fn live(&self) -> u32 {
         self.pmap.tables[self.n].leaves.iter().filter(|l| l.load(Ordering::Acquire) & PRESENT != 0).count() as u32
+    }
+    fn note_zeroes(&mut self) {
+        self.pmap.shows_zeroes.store(true, core::sync::atomic::Ordering::Relaxed);
+    }
+    fn shows_zeroes(&self) -> bool {
+        self.pmap.shows_zeroes.load(core::sync::atomic::Ordering::Relaxed)
     }
 }
 
