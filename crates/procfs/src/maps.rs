@@ -34,7 +34,7 @@ pub(super) fn records<M: Machine>(
 ) -> Result<Option<u64>, FsError> {
     let (mut written, mut next) = (Ok(()), None);
     memory.mappings(from, &mut |entry| {
-        // A mapping may have joined the last one that was shown. Then its rest is shown, so that no memory that was
+        // The last shown mapping may have grown by its neighbour. Then the rest is shown, so that no memory that was
         // there all the time is missing.
         written = match from.checked_sub(entry.range.start).filter(|shown| *shown != 0) {
             Some(shown) => write(&entry.rest(shown), out),
