@@ -246,7 +246,7 @@ fn lines(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
 }
 
 impl Job<'_> {
-    /// Boots one side, runs the program once, and returns what was measured.
+    /// Boots one side, runs the program once, and returns the measured values.
     fn run(&self, kernel: &Kernel) -> Result<Run> {
         let about = || "cannot keep the counts".to_string();
         // The tag marks the line of the measuring program. It is random, so that the program itself does not print it.

@@ -39,8 +39,8 @@ pub enum Notice {
 pub trait Processes: Send + Sync {
     /// Sends the signal for `notice` to every process of the group.
     fn notify(&self, group: u32, notice: Notice);
-    /// Checks the calling process before it reads, writes or changes a terminal with this session and foreground group.
-    /// A process in the background of that session gets the signal that stops it, and the call fails with
+    /// Checks the calling process before it reads, writes or changes a terminal. `session` and `foreground` are the
+    /// terminal's. A process in the background of that session gets the signal that stops it, and the call fails with
     /// [`FsError::Interrupted`]. If the process ignores the signal, a read fails with [`FsError::Io`], and a write
     /// continues.
     fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError>;

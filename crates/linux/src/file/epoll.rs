@@ -81,7 +81,7 @@ pub struct Epoll<M: Machine> {
     /// The marks and depths that the last walk over nested sets stored for this set.
     walked: nests::Walked,
     itself: Weak<Epoll<M>>,
-    /// The user that made the set, who is charged for its watches.
+    /// The user that made the set. The user is charged for the set's watches.
     payer: Payer,
 }
 

@@ -267,7 +267,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Goes on to the times `now`, by as much as time has passed. No part falls: what was shown as user time and is
+    /// Goes on to the times `now`, by as much as time has passed. No part falls: a time that was shown as user time and is
     /// system time now stays user time, and later user time makes up for it.
     pub fn advance(&mut self, now: Shown) {
         let before = *self;

@@ -613,7 +613,7 @@ fn bytes_of(s: &Space<TestMachine>, va: u64, len: usize) -> Result<Vec<u8>, Faul
     Ok(to)
 }
 
-/// A foreign read of new, copied and swapped pages, of a file's pages and of holes returns what a load would return. It
+/// A foreign read of new, copied and swapped pages, of a file's pages and of holes returns the bytes that a load would return. It
 /// enters no leaf and makes no page.
 #[test]
 fn another_spaces_bytes_are_read_as_it_would_load_them() {

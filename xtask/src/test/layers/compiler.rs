@@ -110,7 +110,7 @@ struct Function {
     passed: BTreeSet<Module>,
 }
 
-/// What was read so far from the objects.
+/// The bytes that were read so far from the objects.
 #[derive(Default)]
 struct Program {
     /// The functions, by linkage name.

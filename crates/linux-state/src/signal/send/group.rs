@@ -30,8 +30,8 @@ impl<M: Machine> Group<M> {
     }
 
     /// Sends SIGHUP and then SIGCONT, as POSIX requires, if the group has just become orphaned and has stopped members.
-    /// `link` is the group of the parent or child whose parent link was just removed. Only a link to another group of
-    /// this session can have kept this group from being orphaned.
+    /// `link` is the group of the parent or child whose parent link was just removed. Only a link to another group
+    /// with the same session can have kept this group from being orphaned.
     pub fn hang_up_if_orphaned(&self, link: &Group<M>) {
         if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
