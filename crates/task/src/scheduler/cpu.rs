@@ -267,8 +267,8 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Goes on to the times `now`, by as much as time has passed. No part falls: a time that was shown as user time and is
-    /// system time now stays user time, and later user time makes up for it.
+    /// Raises the shown times to the times `now`, by the time that has passed. No part falls: a time that was shown as
+    /// user time and is system time now stays user time, and later user time makes up for it.
     pub fn advance(&mut self, now: Shown) {
         let before = *self;
         let all = (now.user + now.system + now.idle).max(before.user + before.system + before.idle);
