@@ -195,6 +195,10 @@ pub struct Run {
     #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,
 
+    /// Let instructions be the guest's clock (8 ns each), so that its times do not depend on this machine's load
+    #[arg(long)]
+    pub count: bool,
+
     /// Boot Debian's Linux instead, with the same image and the same ports
     #[arg(long)]
     pub linux: bool,

@@ -61,6 +61,7 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
         memory: options.guest.memory,
         verbose: options.verbose,
         append: options.append.clone(),
+        count: options.count,
         ..Shape::default()
     };
     let start = || kernel.start(&image, &shape);
