@@ -594,15 +594,46 @@ static void options_of_sockets(void) {
     ANSWERS(ENOPROTOOPT, setsockopt(fd, SOL_SOCKET, 9999, &(int){0}, 4));
     ANSWERS(EINVAL, setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){0}, 2));
     ANSWERS(EFAULT, setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, NULL, 4));
+    ANSWERS(EINVAL, setsockopt(fd, IPPROTO_TCP, TCP_INQ, &(int){2}, 4));
+    CHECK(!setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &(int){1}, 4) &&
+        option(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP) == 1152, "TCP_WINDOW_CLAMP: %d", option(fd, IPPROTO_TCP,
+        TCP_WINDOW_CLAMP));
+    ANSWERS(0, setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &(int){0}, 4));
     // A receive with a time limit.
     int ends[2];
     connected(ends);
+    ANSWERS(EINVAL, setsockopt(ends[0], IPPROTO_TCP, TCP_WINDOW_CLAMP, &(int){0}, 4));
     CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 20000}, sizeof(struct timeval)),
         "SO_RCVTIMEO");
     uint64_t begin = now_ns();
     ANSWERS(EAGAIN, recv(ends[0], (char[1]){0}, 1, 0));
     CHECK(now_ns() - begin >= 19000000, "it waits");
     close(ends[0]), close(ends[1]), close(fd);
+}
+
+// The bytes that remain after one byte was received, as TCP_INQ reports them; -1 without a report.
+static int rest_after_a_byte(int fd) {
+    char byte, control[64];
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = 64};
+    CHECK(recvmsg(fd, &message, 0) >= 0, "recvmsg");
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (!header) return -1;
+    CHECK(header->cmsg_level == IPPROTO_TCP && header->cmsg_type == TCP_INQ && header->cmsg_len == CMSG_LEN(4),
+        "the report of level %d", header->cmsg_level);
+    return *(int *)CMSG_DATA(header);
+}
+
+static void a_receive_reports_the_rest(void) {
+    int ends[2];
+    connected(ends);
+    CHECK(write(ends[1], "abcd", 4) == 4 && rest_after_a_byte(ends[0]) == -1, "a report without a request");
+    CHECK(!setsockopt(ends[0], IPPROTO_TCP, TCP_INQ, &(int){1}, 4), "TCP_INQ");
+    CHECK(rest_after_a_byte(ends[0]) == 2 && rest_after_a_byte(ends[0]) == 1 && !rest_after_a_byte(ends[0]), "the rest");
+    CHECK(!shutdown(ends[1], SHUT_WR), "shutdown");
+    struct pollfd end = {ends[0], POLLRDHUP, 0};
+    CHECK(poll(&end, 1, 10000) == 1 && rest_after_a_byte(ends[0]) == 1, "the end of the stream counts as a byte");
+    close(ends[0]), close(ends[1]);
 }
 
 static void *writer(void *of) {
@@ -711,6 +742,7 @@ static const struct check checks[] = {
     {"credentials_travel", credentials_travel},
     {"many_messages_at_once", many_messages_at_once},
     {"options_of_sockets", options_of_sockets},
+    {"a_receive_reports_the_rest", a_receive_reports_the_rest},
     {"bytes_stay_in_order", bytes_stay_in_order},
     {"a_full_buffer_makes_the_writer_wait", a_full_buffer_makes_the_writer_wait},
     {"threads_that_wait_are_notified", threads_that_wait_are_notified},

@@ -25,6 +25,8 @@ bitflags::bitflags! {
         const INLINE_URGENT = 1 << 7;
         /// Stored, without effect.
         const CORK = 1 << 8;
+        /// Each receive from the TCP socket reports how many bytes remain.
+        const REPORT_REST = 1 << 9;
     }
 }
 
@@ -54,7 +56,7 @@ pub struct Options {
 }
 
 /// The number of options without effect whose values a socket stores for the program.
-pub const KEPT: usize = 27;
+pub const KEPT: usize = 28;
 
 macro_rules! value {
     ($($(#[$doc:meta])* $get:ident $set:ident $type:ty: $least:expr;)*) => {

@@ -98,7 +98,11 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_SOCKET, raw::SO_PRIORITY, 0, 0, 6),
     switch(raw::SOL_SOCKET, raw::SO_DONTROUTE, 0),
     number(raw::SOL_TCP, raw::TCP_CONGESTION, 0, 0, 1),
+    number(raw::SOL_TCP, raw::TCP_WINDOW_CLAMP, 0, 0, i32::MAX),
 ];
+
+/// The least value that TCP_WINDOW_CLAMP stores, in bytes.
+const LEAST_WINDOW: i32 = LEAST_RECEIVE as i32 / 2;
 
 /// The bits of a traffic class that signal congestion (ECN).
 const CONGESTION_BITS: i32 = 3;
@@ -122,6 +126,7 @@ fn flag(level: u32, name: u32) -> Option<Flags> {
         (raw::SOL_SOCKET, raw::SO_OOBINLINE) => Flags::INLINE_URGENT,
         (raw::SOL_TCP, raw::TCP_NODELAY) => Flags::NO_DELAY,
         (raw::SOL_TCP, raw::TCP_CORK) => Flags::CORK,
+        (raw::SOL_TCP, raw::TCP_INQ) => Flags::REPORT_REST,
         (raw::SOL_IPV6, raw::IPV6_V6ONLY) => Flags::V6_ONLY,
         _ => return None,
     })
@@ -184,11 +189,11 @@ pub fn sys_setsockopt<M: Machine>(
         _ => Err(Errno::EINVAL),
     };
     if let Some(flag) = flag(level, name) {
-        let on = value()? != 0;
-        if flag == Flags::V6_ONLY && socket.is_bound() {
+        let value = value()?;
+        if flag == Flags::V6_ONLY && socket.is_bound() || flag == Flags::REPORT_REST && !matches!(value, 0 | 1) {
             return Err(Errno::EINVAL);
         }
-        options.set(flag, on);
+        options.set(flag, value != 0);
         return Ok(0);
     }
     match (level, name) {
@@ -206,6 +211,12 @@ pub fn sys_setsockopt<M: Machine>(
             };
             let value = match (level, name) {
                 (raw::SOL_IP, raw::IP_TOS) => value & 0xff,
+                // As on Linux, 0 is for sockets that are not connected.
+                (raw::SOL_TCP, raw::TCP_WINDOW_CLAMP) if value == 0 => match tcp_state(socket.stage()) {
+                    TCP_CLOSE => 0,
+                    _ => return Err(Errno::EINVAL),
+                },
+                (raw::SOL_TCP, raw::TCP_WINDOW_CLAMP) => value.max(LEAST_WINDOW),
                 _ => value,
             };
             let is_class = matches!((level, name), (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS));

@@ -9,7 +9,7 @@ use crate::socket::netlink;
 use crate::socket::netlink::is_socket;
 use crate::socket::user_address::{Given, OutAddress};
 use crate::socket::{of, raw};
-use quire_fs::{FsError, Io, OpenFlags};
+use quire_fs::{FsError, Io, OpenFlags, Stream as _};
 use quire_heap::Arc;
 use quire_linux_state::file::host::File;
 use quire_linux_state::process::credentials::capabilities::cap;
@@ -22,7 +22,7 @@ use quire_linux_state::socket::host::Socket;
 use quire_linux_state::user::transfer::MessageHeader;
 use quire_linux_state::user::transfer::Vectors;
 use quire_linux_state::{Ctx, Errno, Machine};
-use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags};
+use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags, Stage};
 
 /// The most messages of one `sendmmsg` or `recvmmsg`, as on Linux.
 const MOST_MESSAGES: u32 = 1024;
@@ -367,6 +367,14 @@ fn store<M: Machine>(
     }
     if let (Some(arrival), Ok(socket)) = (got.arrival, of(file)) {
         headers::store(ctx, &mut writer, socket, arrival)?;
+    }
+    if let Ok(socket) = of(file)
+        && socket.options().has(Flags::REPORT_REST)
+    {
+        let rest = i32::try_from(socket.queued()?).unwrap_or(i32::MAX);
+        // As on Linux, the end of the stream counts as a byte.
+        let ends = rest == 0 && matches!(socket.stage(), Stage::PeerFinished | Stage::Closed);
+        writer.put(ctx, (raw::SOL_TCP, raw::TCP_INQ), &(rest + i32::from(ends)).to_le_bytes())?;
     }
     if !got.ancillary.files.is_empty() {
         writer.files(ctx, core::mem::take(&mut got.ancillary.files), flags & raw::MSG_CMSG_CLOEXEC != 0)?;
