@@ -161,6 +161,9 @@ impl Editor {
     pub fn receive(&mut self, byte: u8, s: &Settings) -> Option<Key> {
         let mut b = if s.input.contains(Input::STRIP) { byte & 0x7f } else { byte };
         let (local, c) = (s.local, &s.characters);
+        if s.input.contains(Input::LOWER_CASE) && local.contains(Local::EXTENDED) {
+            b = b.to_ascii_lowercase();
+        }
         if core::mem::take(&mut self.literal) {
             self.insert(b, s);
             return None;
@@ -174,6 +177,9 @@ impl Editor {
             if is(c.start) {
                 self.stopped = false;
                 return None;
+            }
+            if s.input.contains(Input::ANY_STARTS) {
+                self.stopped = false;
             }
         }
         if local.contains(Local::SIGNALS) {
@@ -518,6 +524,33 @@ mod tests {
         assert_eq!(shown(&mut e).iter().filter(|&&b| b == 8).count(), 2 * 7);
         type_all(&mut e, &s, b"\n");
         assert_eq!(read(&mut e, &s), b"a\n");
+    }
+
+    #[test]
+    fn any_character_starts_stopped_output_if_it_should() {
+        let (mut e, mut s) = (Editor::new().unwrap(), Settings::default());
+        type_all(&mut e, &s, b"\x13x");
+        assert!(e.stopped);
+        s.input |= Input::ANY_STARTS;
+        type_all(&mut e, &s, b"\x13");
+        assert!(e.stopped, "the stop character itself starts nothing");
+        type_all(&mut e, &s, b"y\n");
+        assert!(!e.stopped);
+        assert_eq!(read(&mut e, &s), b"xy\n");
+        s.input -= Input::FLOW;
+        type_all(&mut e, &s, b"\x13\n");
+        assert!(!e.stopped);
+    }
+
+    #[test]
+    fn capitals_become_small_letters_if_the_input_is_extended() {
+        let (mut e, mut s) = (Editor::new().unwrap(), Settings::default());
+        s.input |= Input::LOWER_CASE;
+        type_all(&mut e, &s, b"AbC\xc9\n");
+        assert_eq!(read(&mut e, &s), b"abc\xc9\n");
+        s.local -= Local::EXTENDED;
+        type_all(&mut e, &s, b"AbC\n");
+        assert_eq!(read(&mut e, &s), b"AbC\n");
     }
 
     #[test]

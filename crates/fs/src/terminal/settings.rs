@@ -16,6 +16,10 @@ bitflags::bitflags! {
         const FLOW = 16;
         /// Text is UTF-8: erasing takes whole characters.
         const UTF8 = 32;
+        /// Capitals become small letters, if [`Local::EXTENDED`] is set, too.
+        const LOWER_CASE = 64;
+        /// Any character starts output that the stop character stopped.
+        const ANY_STARTS = 128;
     }
 
     /// Processing of output bytes.

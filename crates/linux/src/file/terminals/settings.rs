@@ -48,12 +48,14 @@ impl Speeds {
     }
 }
 
-const INPUT: [(u32, Input); 6] = [
+const INPUT: [(u32, Input); 8] = [
     (0o40, Input::STRIP),
     (0o100, Input::NL_TO_CR),
     (0o200, Input::IGNORE_CR),
     (0o400, Input::CR_TO_NL),
+    (0o1000, Input::LOWER_CASE),
     (0o2000, Input::FLOW),
+    (0o4000, Input::ANY_STARTS),
     (0o40000, Input::UTF8),
 ];
 const OUTPUT: [(u32, Output); 6] = [
