@@ -261,7 +261,12 @@ fn look(p: &mut Player<'_>) {
             let covered = stats.covered;
             assert!(covered.data() + covered.stack() + covered.code() <= covered.bytes || !p.alone);
             space.restart_peak();
-            let _racing = (space.peak_resident(), space.holdings().total(), space.is_mapped(range));
+            let _racing = (
+                space.peak_resident(),
+                space.holdings().total(),
+                space.most_holdings().total(),
+                space.is_mapped(range),
+            );
             let memory = space.structures();
             assert!(memory.tables % PAGE_SIZE == 0 && memory.total() >= memory.tables + memory.space);
         }

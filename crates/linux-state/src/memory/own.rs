@@ -203,6 +203,11 @@ impl<M: Machine> Foreign<M> {
         self.0.holdings()
     }
 
+    /// Upper bounds of [`holdings`](Self::holdings), read from a few counters.
+    pub fn most_holdings(&self) -> Holdings {
+        self.0.most_holdings()
+    }
+
     /// The kernel memory that the space's data structures use.
     pub fn structures(&self) -> Structures {
         self.0.structures()

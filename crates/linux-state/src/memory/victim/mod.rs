@@ -16,10 +16,11 @@
 //! give back a [share](BATCH) of memory. The user's forks then wait until memory is free ([`FORKS_WAIT`]). So a kill
 //! frees more than the next fork takes. User 0 is exempt from this rule.
 //!
-//! An exact count is slow: it walks the page tables of a process, and its object indexes if the page tables were
-//! dropped. So after [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could
-//! make it the victim. This estimate may miss a process with more pages in swap than it ever had in memory at once. The
-//! estimate may also miss a process with many page tables for few pages.
+//! An exact count is slow: it walks the page tables of a process, and its object indexes if pages are in swap. So a
+//! process is counted exactly only if upper bounds from a few counters could make it the victim. Most processes of a
+//! fork bomb are alike, and the bounds do not tell them apart. So after [`WEIGHED`] exact counts, the peak number of
+//! resident pages is the bound. It may miss a process with more pages in swap than it ever had in memory at once, or
+//! with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
@@ -64,7 +65,20 @@ impl<M: Machine> Process<M> {
     /// memory.
     fn badness(&self) -> Option<(i64, Held)> {
         let held = Held { memory: self.memory()?.holdings(), files: self.held_by_files() / PAGE_SIZE };
-        Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
+        Some((self.points(held)?, held))
+    }
+
+    /// The badness of a process that holds `held`. `None` if the process is exempt.
+    fn points(&self, held: Held) -> Option<i64> {
+        badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())
+    }
+
+    /// Upper bounds of the memory that the process holds, read from counters. `rough` says that only the peak number of
+    /// resident pages counts. `None` if the process holds no memory.
+    fn most_held(&self, rough: bool) -> Option<Held> {
+        let most = self.memory()?.most_holdings();
+        let memory = if rough { Holdings { resident: most.resident, ..Holdings::default() } } else { most };
+        Some(Held { memory, files: self.held_by_files() / PAGE_SIZE })
     }
 
     /// The score that `/proc/<pid>/oom_score` shows.
@@ -73,8 +87,8 @@ impl<M: Machine> Process<M> {
     }
 }
 
-/// The number of processes whose memory is counted exactly before the estimate is used.
-const WEIGHED: u32 = 4096;
+/// The number of processes whose memory is counted exactly before the peak is the bound.
+const WEIGHED: u32 = 256;
 
 /// Nanoseconds for which the forks of a user wait after a process of that user has ended for want of memory.
 const FORKS_WAIT: u64 = 1_000_000_000;
@@ -94,12 +108,6 @@ impl Held {
     fn total(&self) -> u64 {
         self.memory.total().saturating_add(self.files)
     }
-}
-
-/// Whether the badness of a process with at most `peak` resident pages may exceed `points`.
-fn may_exceed(points: i64, peak: u64, adjust: i32, total: u64) -> bool {
-    let most = Held { memory: Holdings { resident: peak, ..Holdings::default() }, files: 0 };
-    badness(most, adjust, total).is_some_and(|most| most > points)
 }
 
 /// The badness of a process, in pages. `None` if the process is exempt.
@@ -278,6 +286,9 @@ impl<M: Machine> Linux<M> {
                 Printed(&me.process),
             ));
         }
+        if victim.is_exiting() {
+            victim.hasten_end();
+        }
         let memory = victim.memory();
         let before = self.victims.dying.lock().replace(Dying { process: victim.clone(), since: now(), reaped: false });
         drop(before);
@@ -306,7 +317,10 @@ impl<M: Machine> Linux<M> {
             if freed >= wanted {
                 break;
             }
-            let Some((_, held)) = Self::may_end_for(&process, user, init.as_ref()) else { continue };
+            if !Self::may_end_for(&process, user, init.as_ref()) {
+                continue;
+            }
+            let Some((_, held)) = process.badness().filter(|(points, _)| *points >= 0) else { continue };
             freed += held.total().max(1);
             ended += 1;
             self.kill_process(&process, Signal::KILL);
@@ -322,27 +336,30 @@ impl<M: Machine> Linux<M> {
         let mut best: Option<Choice<M>> = None;
         let mut users = Sums::new();
         let (mut first, mut alone, mut weighed) = (None, true, 0);
-        let total = self.total_pages();
         for process in self.ids.processes() {
             if process.given_up.load(Ordering::Acquire) {
                 continue;
             }
             let Some(memory) = process.memory() else { continue };
             let shared = init_memory.as_ref().is_some_and(|theirs| memory.is_same(theirs));
-            let peak = memory.peak_resident();
             drop(memory);
             if process.is_exiting() && !shared {
                 // This process already ends and frees its memory, so no other process has to end.
                 return Some(Choice { process, points: i64::MAX, held: Held::default(), user: None });
             }
-            let adjust = process.oom_adjust.load(Ordering::Relaxed);
-            if weighed >= WEIGHED
-                && !shared
-                && best.as_ref().is_some_and(|best| !may_exceed(best.points, peak, adjust, total))
-            {
-                // Its peak is no less than it holds, and needs no walk.
-                users.add(process.real_user(), peak, i64::from(adjust));
-                continue;
+            if let Some(best) = best.as_ref().filter(|_| !shared) {
+                let Some(most) = process.most_held(weighed >= WEIGHED) else { continue };
+                match process.points(most) {
+                    Some(points) if points <= best.points => {
+                        users.add(process.real_user(), most.memory.resident + most.files, points);
+                        continue;
+                    }
+                    Some(_) => {}
+                    None => {
+                        alone = false;
+                        continue;
+                    }
+                }
             }
             weighed += 1;
             let Some((points, held)) = process.badness() else {
@@ -380,31 +397,32 @@ impl<M: Machine> Linux<M> {
         init.and_then(|init| init.memory())
     }
 
-    /// The points and the memory of a process of `user` that may end because the user holds most memory. `None` for
-    /// processes of other users, for processes that end already or share the memory of process 1 (`init`), and for
-    /// those that `oom_score_adj` protects.
-    fn may_end_for(process: &Process<M>, user: u32, init: Option<&Foreign<M>>) -> Option<(i64, Held)> {
-        if process.real_user() != user || process.is_exiting() || process.given_up.load(Ordering::Acquire) {
-            return None;
-        }
-        let memory = process.memory()?;
-        if init.is_some_and(|init| memory.is_same(init)) {
-            return None;
-        }
-        process.badness().filter(|(points, _)| *points >= 0)
+    /// Whether a process may end because `user` holds most memory. Processes of other users, and processes that end
+    /// already or share the memory of process 1 (`init`), may not. The caller also spares those that `oom_score_adj`
+    /// protects: their points are negative.
+    fn may_end_for(process: &Process<M>, user: u32, init: Option<&Foreign<M>>) -> bool {
+        process.real_user() == user
+            && !process.is_exiting()
+            && !process.given_up.load(Ordering::Acquire)
+            && process.memory().is_some_and(|memory| init.is_none_or(|init| !memory.is_same(init)))
     }
 
-    /// The process of a user with the most points, among the first [`WEIGHED`] ones.
+    /// The process of a user with the most points, as far as [`WEIGHED`] exact counts show.
     fn largest_of(&self, user: u32) -> Option<Choice<M>> {
         let init = self.memory_of_first();
         let mut best: Option<Choice<M>> = None;
         let mut weighed = 0;
         for process in self.ids.processes() {
-            let Some((points, held)) = Self::may_end_for(&process, user, init.as_ref()) else { continue };
-            weighed += 1;
-            if weighed > WEIGHED {
-                break;
+            if !Self::may_end_for(&process, user, init.as_ref()) {
+                continue;
             }
+            if let Some(best) = &best
+                && process.most_held(weighed >= WEIGHED).and_then(|most| process.points(most)) <= Some(best.points)
+            {
+                continue;
+            }
+            weighed += 1;
+            let Some((points, held)) = process.badness().filter(|(points, _)| *points >= 0) else { continue };
             if best.as_ref().is_none_or(|b| b.points < points) {
                 best = Some(Choice { process, points, held, user: Some(user) });
             }
@@ -438,15 +456,6 @@ mod tests {
     use super::*;
 
     const HELD: Held = Held { memory: Holdings { resident: 100, swapped: 25, tables: 5 }, files: 5 };
-
-    #[test]
-    fn a_process_that_never_had_enough_pages_need_not_be_weighed() {
-        let total = 1_000_000;
-        assert!(may_exceed(99, 100, 0, total));
-        assert!(!may_exceed(100, 100, 0, total));
-        assert!(may_exceed(100, 100, 1, total), "a point is a thousandth of memory");
-        assert!(!may_exceed(i64::MIN, u64::MAX, EXEMPT, total));
-    }
 
     #[test]
     fn badness_is_the_held_memory_and_the_adjustment() {

@@ -14,6 +14,7 @@
 //! part of the map), one after the other. The holder of such a lock may wait for a page that is being read, but never
 //! for memory.
 
+use crate::PAGE_SIZE;
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::piece::layers;
 use crate::map::entry::{Entry, Flags};
@@ -79,6 +80,15 @@ impl<M: Machine> Space<M> {
         );
         held.resident = held.resident.max(pages);
         held
+    }
+
+    /// Upper bounds of [`holdings`](Self::holdings), but only an estimate of the table pages: one for each resident
+    /// page. Reads neither page tables nor objects.
+    pub fn most_holdings(&self) -> Holdings {
+        let mapped = self.mapped() / PAGE_SIZE;
+        let resident = self.peak_resident().min(mapped);
+        let swap = self.vm().swap();
+        Holdings { resident, swapped: (swap.total() - swap.free().min(swap.total())).min(mapped), tables: resident }
     }
 
     /// Pages of private memory in `range` that are in swap, counted as [`holdings`](Self::holdings) counts them.

@@ -78,3 +78,22 @@ fn holdings_count_pages_in_memory_and_in_swap() {
     space.unmap(crate::VirtRange { start: page(0), end: page(0) + 40 * PAGE_SIZE }).unwrap();
     assert_eq!((space.holdings().resident, space.holdings().swapped), (0, 0));
 }
+
+#[test]
+fn upper_bounds_of_holdings_are_no_less_and_end_with_the_mappings() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    let within = |what: &str| {
+        let (held, most) = (space.holdings(), space.most_holdings());
+        assert!(held.resident <= most.resident && held.swapped <= most.swapped, "{what}: {held:?} beyond {most:?}");
+        most
+    };
+    assert_eq!(within("empty"), Holdings::default());
+    anonymous(&space, 0, 40);
+    (0..40).for_each(|n| store(&space, page(n), 1));
+    assert_eq!(within("resident").resident, 40);
+    page_out(&space);
+    assert_eq!(within("in swap").swapped, 40);
+    space.unmap(crate::VirtRange { start: page(0), end: page(0) + 40 * PAGE_SIZE }).unwrap();
+    assert_eq!(within("unmapped"), Holdings::default());
+}
