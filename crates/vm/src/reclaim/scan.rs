@@ -68,7 +68,7 @@ use crate::object::{Object, SlotFilter};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::paging::waiting::{MemoryWait, Patience, Refused};
-use crate::phys::frames::DomainSet;
+use crate::phys::frames::{DomainSet, For};
 use crate::phys::page::Page;
 use crate::phys::queues::{Queue, QueuePlace};
 use crate::reclaim::Reclaimer;
@@ -81,7 +81,7 @@ use crate::stats::FaultKind;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{EventKind, Span};
-use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
+use quire_sync::{Mutex, MutexGuard, Rank, SpinLock, WaitQueue};
 
 /// The most pages that are taken from a shard at once.
 #[cfg(not(any(loom, shuttle)))]
@@ -252,9 +252,14 @@ impl<M: Machine> Reclaimer<M> {
         self.swap().store().is_some() || self.io().has_freeable()
     }
 
-    /// Whether programs can get frames.
+    /// Whether programs like the caller's can get frames. The administrator's may use a part of the reserve, for which
+    /// no other program competes with them.
     pub(crate) fn has_memory(&self) -> bool {
-        self.frames().free() > self.frames().reserve()
+        let tier = match self.machine().standing() {
+            Standing::Administrator => For::Administrator,
+            Standing::Program | Standing::System => For::User,
+        };
+        self.frames().free() > self.frames().limit(tier)
     }
 
     /// Waits like `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused
@@ -298,45 +303,68 @@ impl<M: Machine> Reclaimer<M> {
         !self.pass(&mut hands, may).hopeless || self.has_memory()
     }
 
-    /// Frees pages that no space can see, and drops all caches, where no page can be written. Returns whether programs
-    /// can get frames then.
+    /// Waits until pages that no space can see are freed, and all caches are dropped, where no page can be written.
+    /// Returns whether programs can get frames then.
     ///
     /// One thread at a time searches. A thread that finds nothing must not continue before another thread has freed
     /// those that it has found. All other threads sleep, and return together when one whole search has passed since
     /// they came. They do not queue for a lock, because then thousands of them would search in vain, one after the
     /// other.
+    ///
+    /// The daemon searches, if it runs. A program's thread may wait long for a CPU, because its user may have thousands
+    /// of threads that want a turn, and all others would wait for that thread. The administrator's threads search
+    /// themselves beside it. A thread that must end does not wait, because its end frees memory.
     fn reap_or_wait(&'static self, may: &mut MaySleep) -> bool {
         let p = self.pageout();
+        if self.machine().standing() == Standing::Administrator {
+            let alone = p.reaps.try_lock();
+            return self.search(|| if alone.is_some() { Some(p.hands.lock()) } else { p.hands.try_lock() }, may);
+        }
         let before = p.reaped.load(Ordering::Acquire);
+        // The first of the two searches began before this thread came.
+        let is_over = || {
+            p.reaped.load(Ordering::Acquire).wrapping_sub(before) >= 2
+                || self.has_memory()
+                || self.machine().is_ending()
+        };
+        if p.daemon.load(Ordering::Acquire) {
+            p.asking.wait(may, || is_over() || !p.daemon.load(Ordering::Acquire));
+            return self.has_memory();
+        }
         let mut searches = p.reaps.try_lock();
-        // The administrator's threads do not wait for a thread of another user, which may wait long for a CPU.
-        if searches.is_none() && self.machine().standing() != Standing::Administrator {
+        if searches.is_none() {
             may.sleep_on(&p.reap_waits, || {
-                // The first of the two began before this thread came.
-                if p.reaped.load(Ordering::Acquire).wrapping_sub(before) >= 2 || self.has_memory() {
-                    return true;
+                is_over() || {
+                    searches = p.reaps.try_lock();
+                    searches.is_some()
                 }
-                searches = p.reaps.try_lock();
-                searches.is_some()
             });
         }
-        let Some(one) = searches else {
-            if self.machine().standing() == Standing::Administrator && !self.has_memory() {
-                self.reap_first(may);
-                if let Some(mut hands) = p.hands.try_lock() {
-                    let _dropped = self.take_kept(&mut hands);
-                }
-            }
-            return self.has_memory();
-        };
-        if !self.has_memory() {
-            self.reap_first(may);
-        }
-        let found = self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
+        let Some(one) = searches else { return self.has_memory() };
+        let found = self.search(|| Some(p.hands.lock()), may);
         p.reaped.fetch_add(1, Ordering::AcqRel);
         drop(one);
         p.reap_waits.wake_all();
         found
+    }
+
+    /// The daemon's search for threads that wait in [`reap_or_wait`](Self::reap_or_wait).
+    fn search_for_waiters(&'static self, may: &mut MaySleep) {
+        let p = self.pageout();
+        let one = p.reaps.lock();
+        self.search(|| Some(p.hands.lock()), may);
+        p.reaped.fetch_add(1, Ordering::AcqRel);
+        drop(one);
+        p.asking.pass_is_over();
+    }
+
+    /// Frees pages that no space can see, and then drops all caches if `hands` returns the lock, until programs can get
+    /// frames. Returns whether they can.
+    fn search<'a>(&'static self, hands: impl FnOnce() -> Option<MutexGuard<'a, Hands>>, may: &mut MaySleep) -> bool {
+        if !self.has_memory() {
+            self.reap_first(may);
+        }
+        self.has_memory() || hands().is_some_and(|mut hands| self.take_kept(&mut hands)) && self.has_memory()
     }
 
     /// Whether programs that are refused memory make no progress ([`progress`](super::progress)). The calling thread
@@ -369,8 +397,11 @@ impl<M: Machine> Reclaimer<M> {
         });
         let (stopped, woken) = (|| self.daemons().stopping(), || frames.take_asked());
         p.asking.serve(&mut may, stopped, woken, |waited_for, may| {
-            if !waited_for && !self.can_page_out() {
-                self.drop_tables_ahead();
+            if !self.can_page_out() {
+                match waited_for {
+                    true => self.search_for_waiters(may),
+                    false => self.drop_tables_ahead(),
+                }
                 return false;
             }
             if !waited_for && !self.is_low_indeed() {
