@@ -4,6 +4,7 @@
 //! [`machine`] simulates two CPUs. Each CPU runs as one thread of the model checker.
 
 mod broadcast;
+mod ending;
 mod futex;
 mod idle;
 mod ids;

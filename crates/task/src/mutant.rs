@@ -24,6 +24,8 @@ quire_sync::mutants! {
         OfferNoFence,
         /// Queue: a CPU may read a thread's urgency before the thread's new home (the CPU of its queue) is visible.
         HomeNoFence,
+        /// End: a thread that must end is taken off the queue of its old home.
+        HastenAtOldHome,
         /// Watch: a CPU may check whether its watcher has a tick before its own mark as busy is visible.
         BusyNoFence,
         /// Watch: an idle CPU turns its tick off, whether or not its ward (the CPU that it watches) is busy.

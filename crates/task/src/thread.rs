@@ -12,15 +12,16 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_sync::CpuId;
-use quire_sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use quire_sync::cpuset::{CpuMask, CpuSet, MAX_CPUS};
 use quire_sync::hooks::ThreadHandle;
 
 /// The length of a turn (time slice) at nice 0, in nanoseconds. It is long compared with a context switch, and too
 /// short for a person to notice.
 pub(crate) const SLICE: u32 = 4_000_000;
+
+/// How many turns in a row a thread of a user may continue in the kernel before other threads of the user.
+const MOST_OVERRUNS: u8 = 4;
 
 /// The most urgent real-time priority; the least urgent one is 1.
 pub const MOST_URGENT: u8 = 99;
@@ -103,7 +104,9 @@ pub struct Thread<M: Machine> {
     /// The number of switches at the last call of [`overslept`](Self::overslept), and how many calls in a row found it
     /// unchanged.
     seen_switches: AtomicU64,
-    seen_rounds: AtomicU16,
+    seen_rounds: AtomicU8,
+    /// How many turns in a row ended while the thread ran in the kernel. Written by the CPU that runs the thread.
+    overruns: AtomicU8,
     /// The thread has called `exit`. Written by the thread itself.
     pub(crate) dying: AtomicBool,
     /// The thread sleeps, and only an unpark wakes it. Written by the thread itself.
@@ -186,7 +189,8 @@ impl<M: Machine> Thread<M> {
             voluntary: AtomicU64::new(0),
             involuntary: AtomicU64::new(0),
             seen_switches: AtomicU64::new(0),
-            seen_rounds: AtomicU16::new(0),
+            seen_rounds: AtomicU8::new(0),
+            overruns: AtomicU8::new(0),
             dying: AtomicBool::new(false),
             uninterruptible: AtomicBool::new(false),
             nice: AtomicU8::new(20),
@@ -295,6 +299,41 @@ impl<M: Machine> Thread<M> {
         let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
         self.slice.store(left, Ordering::Relaxed);
         used
+    }
+
+    /// Called when the thread's turn has ended in the kernel. Returns whether the thread continues before other threads
+    /// of its user: it may hold a lock for which others would wait longer than for its turn. Threads of the kernel and
+    /// of user 0 always take turns, because these are few.
+    #[cold]
+    pub(crate) fn overruns(&self) -> bool {
+        if self.user().is_null() || self.urgency() > 0 {
+            return false;
+        }
+        let overruns = self.overruns.load(Ordering::Relaxed);
+        if overruns < MOST_OVERRUNS {
+            self.overruns.store(overruns + 1, Ordering::Relaxed);
+        }
+        overruns < MOST_OVERRUNS
+    }
+
+    /// Records that the thread's turn has ended, and the thread waits for another one.
+    pub(crate) fn turn_is_over(&self) {
+        if self.overruns.load(Ordering::Relaxed) != 0 {
+            self.overruns.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes sure that at least `ns` nanoseconds of the turn are left after the present run, which has taken `run`
+    /// nanoseconds so far. Has no effect on a real-time thread.
+    pub(crate) fn keep_slice(&self, run: u64, ns: u32) {
+        if self.urgency() > 0 {
+            return;
+        }
+        let used = u32::try_from(weighted(run, self.weight_nice())).unwrap_or(u32::MAX);
+        let least = used.saturating_add(ns);
+        if self.slice.load(Ordering::Relaxed) < least {
+            self.slice.store(least, Ordering::Relaxed);
+        }
     }
 
     /// Gives up the rest of the thread's turn.
@@ -505,7 +544,7 @@ impl<M: Machine> Thread<M> {
 
     /// Checks for a hung thread; the caller calls it at regular intervals. Returns how many calls in a row before this
     /// one found the thread in the same uninterruptible sleep.
-    pub fn overslept(&self) -> u16 {
+    pub fn overslept(&self) -> u8 {
         let (slept, taken) = self.switches();
         let switches = slept + taken;
         let same = self.seen_switches.swap(switches, Ordering::Relaxed) == switches;

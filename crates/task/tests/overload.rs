@@ -4,6 +4,8 @@
 mod stepped;
 
 use quire_task::{ThreadRef, User};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stepped::{Does, Stepped};
 
 const US: u64 = 1_000;
@@ -179,6 +181,72 @@ fn the_end_of_one_thread_does_not_wait_for_the_crowd_of_another_user() {
     machine.run(20 * MS);
     assert!(one[0].payload().woken.get().is_none(), "it waits for a crowd");
     assert!(longest(machine, &one) <= 3 * MS, "{} ns late", longest(machine, &one));
+}
+
+#[test]
+fn a_thread_that_must_end_does_not_wait_for_the_turns_of_its_user() {
+    let machine = Stepped::new(1);
+    let user = machine.user();
+    let busy: Threads = (0..10_000).map(|_| machine.spawn(0, Some(user), 0, Does::Runs)).collect();
+    machine.run(100 * MS);
+    // Some threads waited for their second turn, and the last one for its first.
+    for doomed in [&busy[0], &busy[5], &busy[9_999]] {
+        let before = doomed.payload().runs.get();
+        machine.wake_to_end(doomed);
+        // A second wake-up changes nothing.
+        machine.wake_to_end(doomed);
+        machine.run(20 * MS);
+        assert!(doomed.payload().runs.get() > before, "it waits for its turn");
+    }
+    let next = &busy[9_998];
+    machine.run(100 * MS);
+    assert!(next.payload().runs.get() == 0, "a thread that need not end waits for its turn");
+}
+
+/// 10,000 busy threads of a user, one of which has been in the kernel since its first turn ended.
+fn crowd_with_one_in_the_kernel(user: bool) -> (&'static Stepped, Threads) {
+    let machine = Stepped::new(1);
+    let user = user.then(|| machine.user());
+    let busy: Threads = (0..10_000).map(|_| machine.spawn(0, user, 0, Does::Runs)).collect();
+    busy[0].payload().in_kernel.set(true);
+    machine.run(100 * MS);
+    (machine, busy)
+}
+
+#[test]
+fn a_thread_in_the_kernel_gets_a_few_turns_before_the_others_of_its_user() {
+    let (machine, busy) = crowd_with_one_in_the_kernel(true);
+    assert_eq!(busy[0].payload().ran.get(), 5 * TURN, "its own turn and four more");
+    assert_eq!((busy[1].payload().ran.get(), busy[9_999].payload().ran.get()), (TURN, 0));
+    // A thread that leaves the kernel after two turns waits for its next one.
+    busy[25].payload().in_kernel.set(true);
+    while busy[25].payload().ran.get() < TURN {
+        machine.run(MS);
+    }
+    machine.run(TURN + MS);
+    busy[25].payload().in_kernel.set(false);
+    machine.run(100 * MS);
+    assert_eq!(busy[25].payload().ran.get(), 3 * TURN, "it waits at the end of its third turn");
+    let (_, busy) = crowd_with_one_in_the_kernel(false);
+    assert_eq!(busy[0].payload().ran.get(), TURN, "threads of user 0 take turns");
+}
+
+#[test]
+fn a_thread_that_slept_for_a_lock_runs_soon_although_its_turn_was_used_up() {
+    let machine = Stepped::new(1);
+    let got_it = Arc::new(AtomicBool::new(false));
+    let gets = got_it.clone();
+    let sleeper = machine.start("sleeper", move || {
+        machine.spin(2 * TURN);
+        machine.scheduler().park_uninterruptibly();
+        gets.store(true, Ordering::SeqCst);
+    });
+    machine.run(10 * MS);
+    let _busy: Threads = (0..1_000).map(|_| machine.spawn(0, None, 0, Does::Runs)).collect();
+    machine.run(10 * MS);
+    machine.wake(&sleeper);
+    machine.run(20 * MS);
+    assert!(got_it.load(Ordering::SeqCst), "it waits for the turns of a thousand threads");
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub(crate) fn exit_thread<M: Machine>(linux: &'static Linux<M>) -> ! {
 fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     let tid = thread.tid();
+    linux.scheduler.leave_crowd();
     let mut used = usage::of_thread(linux, &linux.scheduler.current());
     if process.threads.lock().last_leaves(thread) {
         // The peak must be read now, because the last thread leaves the address space below.

@@ -261,7 +261,8 @@ impl One {
             self.scheduler().timer_interrupt();
         }
         if self.pending.load(SeqCst) {
-            self.scheduler().preempt();
+            // SAFETY: this machine's threads keep their stacks.
+            unsafe { self.scheduler().preempt_departing() };
         }
     }
 

@@ -214,12 +214,20 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// As [`park`](Self::park) without a deadline, and marks the thread as uninterruptible: a signal does not wake it.
+    /// The thread may hold locks of the kernel. So it runs soon after its wake-up, even if its turn was used up.
     pub fn park_uninterruptibly(&self) {
         let count = |by: u64| {
             let _masked = Masked::new(self.machine);
             bump(&self.here().blocked, by);
         };
-        self.current().uninterruptible.store(true, Ordering::Relaxed);
+        let run = {
+            let _masked = Masked::new(self.machine);
+            let now = self.machine.ticks_to_ns(self.machine.ticks());
+            now.saturating_sub(self.here().dispatched.load(Ordering::Relaxed))
+        };
+        let me = self.current();
+        me.keep_slice(run, run_queue::STRETCH as u32);
+        me.uninterruptible.store(true, Ordering::Relaxed);
         count(1);
         self.park(None);
         count(1u64.wrapping_neg());
@@ -236,15 +244,41 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and `CROWD`
-    /// threads of its user wait already, it belongs to the shares of ending threads from then on. Those stand beside
-    /// the shares of users. So a user with 100,000 threads that end at once still has the CPU time of a user for the
-    /// others. A thread that runs, or waits for a CPU, stays where it is.
+    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps or waits for a CPU, and
+    /// [`CROWD`](place::CROWD) threads of its user wait before it, it belongs to the shares of ending threads from then
+    /// on. Those stand beside the shares of users. So a user with 100,000 threads that end at once still has the CPU
+    /// time of a user for the others. A process that is killed for its memory frees it soon, however many threads of
+    /// its user want a turn. A running thread calls [`leave_crowd`](Self::leave_crowd) itself.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
             let join = if thread.has_slice() { Join::Front } else { Join::Back };
             self.enqueue_masked(&Masked::new(self.machine), thread, cpu, join, true);
+        } else {
+            self.hasten(thread);
+        }
+    }
+
+    /// Moves the calling thread, which begins to end, to the shares of ending threads if many threads of its user wait
+    /// for this CPU.
+    pub fn leave_crowd(&self) {
+        if self.here().waiting.load(Ordering::Relaxed) >= place::CROWD {
+            self.leave_crowd_now();
+        }
+    }
+
+    #[cold]
+    fn leave_crowd_now(&self) {
+        let is_crowd = {
+            let _masked = Masked::new(self.machine);
+            let (here, me) = (self.here(), self.current());
+            let _queue = here.queue.lock_masked();
+            !me.user().is_null() && self.share_on(here, &me, current_cpu()).len() >= place::CROWD
+        };
+        if is_crowd {
+            // SAFETY: the shares of ending threads live as long as the scheduler. The thread's charge keeps its
+            // previous user alive.
+            unsafe { self.become_user(Some(NonNull::from(&self.ending))) };
         }
     }
 
@@ -266,8 +300,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Preempts the calling thread if another thread waits for this CPU. Called by `preempt_enable` and on the return
-    /// from interrupts, when the flag of [`Machine::set_pending`] is set and the preemption count is zero.
+    /// Preempts the calling thread, which runs in the kernel, if another thread waits for this CPU. Called by
+    /// `preempt_enable` and on the return from interrupts to the kernel, when the flag of [`Machine::set_pending`] is
+    /// set and the preemption count is zero. A thread whose turn is used up here continues before other threads of its
+    /// user, for a few turns, because it may hold a lock.
     pub fn preempt(&self) {
         self.give_way(Stack::Kept);
     }
@@ -448,7 +484,13 @@ impl<M: Machine> Scheduler<M> {
                     let join = if prev.urgency() > 0 { Join::Resume } else { queue.preempted() };
                     queue.push(&prev, share(), join, || now);
                 }
-                Leave::Preempt => queue.push(&prev, share(), Join::Back, || now),
+                Leave::Preempt if stack == Stack::Kept && prev.overruns() => {
+                    queue.push(&prev, share(), Join::Resume, || now);
+                }
+                Leave::Preempt => {
+                    prev.turn_is_over();
+                    queue.push(&prev, share(), Join::Back, || now);
+                }
                 Leave::Yield if !prev_idle => {
                     queue.give_way();
                     prev.end_slice();

@@ -7,14 +7,14 @@ use crate::irq::Masked;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::thread::Thread;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// A user's front list has the user's woken threads that have some of their turn left. If it has at least this number
-/// of threads, a thread that is woken to exit leaves the user's share. With fewer threads on the list, an exiting
-/// thread wakes up as quickly as others. With more, exiting threads do not delay the user's other threads.
-pub(super) const CROWD: usize = 64;
+/// If at least this number of a user's threads wait on the list that an ending thread would join, or on which it
+/// waits, that thread leaves the user's share. With fewer threads, an exiting thread runs as soon as others. With more,
+/// exiting threads neither delay the user's other threads nor wait for their turns.
+pub(super) const CROWD: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
 /// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
 /// already take threads from the crowded CPUs.
@@ -89,8 +89,8 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// Queues a runnable thread on `cpu` as [`enqueue`](Self::enqueue) does, for a caller that has masked interrupts.
-    /// `ends` is true for a thread that is about to exit. If its user's front list has at least [`CROWD`] threads, that
-    /// thread moves to the share of ending threads.
+    /// `ends` is true for a thread that is about to exit. If at least [`CROWD`] threads would run before it, that thread
+    /// moves to the share of ending threads.
     pub(crate) fn enqueue_masked(
         &self,
         _masked: &Masked<'_, M>,
@@ -114,7 +114,7 @@ impl<M: Machine> Scheduler<M> {
             }
             let hints = || (target.eager.load(Ordering::Relaxed), target.turn_end.load(Ordering::Relaxed));
             let before = if own { Default::default() } else { hints() };
-            if ends && self.share(thread, cpu).eager() >= CROWD {
+            if ends && self.share_on(target, thread, cpu).before(join) >= CROWD {
                 // SAFETY: the scheduler lives as long as the machine. The thread was asleep, and this CPU is its only
                 // waker. So the thread is on no queue, and no other CPU reads its share.
                 unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
@@ -138,6 +138,46 @@ impl<M: Machine> Scheduler<M> {
             self.limit_stretch(target);
         } else if kicks && !mutant(Mutant::QueueWithoutKick) {
             self.machine.kick(cpu);
+        }
+    }
+
+    /// Moves `thread`, which is about to exit, to the share of ending threads, if it waits for a CPU and at least
+    /// [`CROWD`] threads of its user wait there. Races with:
+    ///
+    /// - **a CPU that takes the thread off its queue**, to run it or to steal it: the queue's lock orders the two. A
+    ///   thread in transit waits on no queue and keeps its share.
+    /// - **the thread itself, which changes its user**: only a running thread does that, and it waits on no queue.
+    #[cold]
+    pub(super) fn hasten(&self, thread: &Thread<M>) {
+        let _masked = Masked::new(self.machine);
+        loop {
+            let home = thread.home();
+            let target = self.cpus.of(home);
+            if target.waiting.load(Ordering::Relaxed) < CROWD {
+                return;
+            }
+            let mut queue = target.queue.lock_masked();
+            let waits = RunQueue::is_in_share(thread);
+            if thread.home() != home && !mutant(Mutant::HastenAtOldHome) {
+                continue;
+            }
+            let share = self.share_on(target, thread, home);
+            let user = thread.user();
+            if !waits || user.is_null() || ptr::eq(user, &self.ending) || share.len() < CROWD {
+                return;
+            }
+            // SAFETY: the thread's list was read before its home, and the lock of its home's queue is held. So it waits
+            // in its user's share of this queue.
+            unsafe { queue.take(NonNull::from(thread), Some(NonNull::from(share))) };
+            // SAFETY: the scheduler lives as long as the machine. The thread is on no queue, and the lock keeps other
+            // CPUs from its share. Its charge keeps its previous user alive.
+            unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
+            let now = || self.machine.ticks_to_ns(self.machine.ticks());
+            queue.push(thread, self.share_on(target, thread, home), Join::Front, now);
+            self.note(target, home, &queue);
+            drop(queue);
+            self.end_turn_anew(target, home);
+            return;
         }
     }
 

@@ -376,11 +376,17 @@ impl<M: Machine> RunQueue<M> {
         Sorted::Moved
     }
 
+    /// Whether `thread` waits in a share of some queue. A caller that holds the lock of a queue, and reads the thread's
+    /// home afterwards, knows whether it waits on that queue.
+    pub fn is_in_share(thread: &Thread<M>) -> bool {
+        matches!(thread.waits.load(Acquire) & LIST, FRONT | BACK)
+    }
+
     /// Removes the thread `node` from the list on which it waits.
     ///
     /// # Safety
     /// The thread waits on this queue. `share` is its user's share here; it may be `None` for a real-time thread.
-    unsafe fn take(&mut self, node: NonNull<Thread<M>>, share: Option<NonNull<Share<M>>>) {
+    pub unsafe fn take(&mut self, node: NonNull<Thread<M>>, share: Option<NonNull<Share<M>>>) {
         // SAFETY: the thread is queued, so it is alive.
         let thread = unsafe { node.as_ref() };
         let list = thread.waits.load(Relaxed) & LIST;

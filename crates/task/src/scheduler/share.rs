@@ -165,6 +165,11 @@ impl<M: Machine> Share<M> {
         self.threads().front_len as usize
     }
 
+    /// How many waiting threads run before a thread that now joins the list that `join` names.
+    pub fn before(&self, join: Join) -> usize {
+        if join == Join::Back { self.len() } else { self.eager() }
+    }
+
     /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
     /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a

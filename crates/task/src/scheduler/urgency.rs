@@ -52,7 +52,7 @@ impl<M: Machine> Scheduler<M> {
 
     /// Makes the CPU `id` compute again when its running thread must yield to waiting threads, because this time may
     /// have changed.
-    fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
+    pub(super) fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
         if id == current_cpu() {
             // Before the first thread runs, the caller may be the machine's initialization.
             if !self.machine.current().is_null() {

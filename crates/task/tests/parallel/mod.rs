@@ -194,7 +194,8 @@ impl Sim {
         self.clock.fetch_add(POLL, SeqCst);
         self.deliver();
         if self.here().pending.load(SeqCst) {
-            self.scheduler().preempt();
+            // SAFETY: this machine's threads keep their stacks.
+            unsafe { self.scheduler().preempt_departing() };
         }
     }
 

@@ -65,6 +65,8 @@ pub struct Scripted {
     /// The time at which the thread was woken; `None` again when it runs.
     pub woken: Cell<Option<u64>>,
     asleep: Cell<bool>,
+    /// The thread runs in the kernel, and is preempted there.
+    pub in_kernel: Cell<bool>,
     /// The time at which the thread left its CPU without going to sleep; `None` again when it runs.
     taken: Cell<Option<u64>>,
     /// The thread's longest wait for a CPU after a wake-up or a preemption, in nanoseconds.
@@ -215,6 +217,7 @@ impl Stepped {
             left: Cell::new(left),
             woken: Cell::new(None),
             asleep: Cell::new(false),
+            in_kernel: Cell::new(false),
             taken: Cell::new(None),
             longest: Cell::new(0),
             runs: Cell::new(0),
@@ -290,7 +293,12 @@ impl Stepped {
             let gives_way = |c: &SteppedCpu| c.pending.get() && !c.masked.get() && !c.unpreemptible.get();
             let pending = self.cpus.iter().position(gives_way);
             if let Some(pending) = pending {
-                self.step(pending, || self.scheduler().preempt());
+                let in_kernel = self.running(pending).payload().in_kernel.get();
+                self.step(pending, || match in_kernel {
+                    true => self.scheduler().preempt(),
+                    // Threads keep their stacks here.
+                    false => unsafe { self.scheduler().preempt_departing() },
+                });
                 continue;
             }
             return;

@@ -15,7 +15,7 @@ use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::{Thread, ThreadRef};
 
 /// The number of checks in a timeout.
-const LOOKS: u16 = 4;
+const LOOKS: u8 = 4;
 /// The handle of the checking thread; 0 before it runs.
 static WATCHMAN: AtomicUsize = AtomicUsize::new(0);
 
