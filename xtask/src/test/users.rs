@@ -1,6 +1,7 @@
-//! How CPU time is divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user may have a
+//! How CPU time and memory are divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user may have a
 //! limited number of processes, or as many as the machine has ids. The shell must respond in time, and the bomb must
-//! end on command. Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
+//! end on command. With a flood of sockets and a memory hog beside the bomb, memory is out all the time, and root's
+//! programs must still end within a second (`programs/answers.c`). Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
 //!
 //! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 
@@ -16,10 +17,16 @@ use crate::programs;
 /// The time after which a machine counts as hanging.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// The kernel's tick in the cases with several CPUs. The counted clock gives a CPU all the time up to its next timer.
+const TICK: &str = "tick=1ms";
+
 /// One machine, and the program that it runs.
 struct Case {
     name: String,
     cpus: u32,
+    /// In MiB.
+    memory: u32,
+    append: String,
     program: &'static str,
     args: Vec<String>,
 }
@@ -32,6 +39,8 @@ fn cases() -> Vec<Case> {
             cases.push(Case {
                 name: format!("users/root's shell beside a fork bomb{processes} on {cpus} CPUs"),
                 cpus,
+                memory: 256,
+                append: String::new(),
                 program: "forkbomb",
                 args: ["--limit", &limit.to_string(), "--rounds", "2"].map(str::to_owned).to_vec(),
             });
@@ -41,8 +50,20 @@ fn cases() -> Vec<Case> {
         cases.push(Case {
             name: format!("users/nice weights divide one processor of {cpus}"),
             cpus,
+            memory: 256,
+            append: String::new(),
             program: "users",
             args: ["--only", "weights"].map(str::to_owned).to_vec(),
+        });
+    }
+    for (cpus, swap, named) in [(1, "", ""), (2, "swap=64M", " with swap"), (4, "", "")] {
+        cases.push(Case {
+            name: format!("users/root answers while a user takes all memory on {cpus} CPUs{named}"),
+            cpus,
+            memory: 384,
+            append: format!("{TICK} {swap}"),
+            program: "answers",
+            args: ["--seconds", "10"].map(str::to_owned).to_vec(),
         });
     }
     cases
@@ -79,7 +100,13 @@ fn try_case(context: &Context<'_>, case: &Case) -> Result<Option<String>> {
     args.extend(case.args.iter().map(Into::into));
     let order = Order { args, env: vec![], cwd: "/".into(), ..Order::default() };
     let image = kernel.image(tree, &order)?;
-    let shape = Shape { cpus: case.cpus, memory: 256, count: true, ..Shape::default() };
+    let shape = Shape {
+        cpus: case.cpus,
+        memory: case.memory.into(),
+        append: case.append.clone(),
+        count: true,
+        ..Shape::default()
+    };
     let ended = kernel.kept(&image, &shape, LIMIT)?;
     let said = String::from_utf8_lossy(&ended.output);
     let well = ended.report.outcome == Outcome::Exit(0) && said.contains("checks_passed 1");
