@@ -168,6 +168,10 @@ impl For {
             For::Table | For::Kernel | For::Administrator | For::Leaving | For::System | For::End => Group::Kernel,
         }
     }
+    /// Whether the request may use a part of the reserve, because the same request without the reserve was refused.
+    pub(crate) fn uses_reserve(self) -> bool {
+        matches!(self, For::Administrator | For::Leaving | For::System | For::End)
+    }
     /// Whether the request may not use the reserve.
     pub(crate) fn is_limited(self) -> bool {
         matches!(self, For::User | For::Table)
@@ -205,6 +209,8 @@ pub struct Frames {
     low: AtomicBool,
     /// Less than a quarter of all frames is outside the magazines. Read often, changed only at depot exchanges.
     scarce: AtomicBool,
+    /// Fewer frames than the reserve are outside the magazines. Changed only at depot exchanges.
+    reserve_in_use: AtomicBool,
     /// The number of frames in a full chain of programs' frames.
     chain: u32,
     /// The most zeroed frames that a CPU keeps.
@@ -286,6 +292,7 @@ impl Frames {
             domains: depots,
             low: AtomicBool::new(false),
             scarce: AtomicBool::new(false),
+            reserve_in_use: AtomicBool::new(false),
             chain: if cfg!(any(loom, shuttle)) { CHAIN } else { (CHAIN as u64).min(share).max(16) as u32 },
             stock: (config.zero_stock as u64).min(share / 4) as u32,
             reserve,
@@ -349,6 +356,11 @@ impl Frames {
     #[inline(always)]
     pub fn is_scarce(&self) -> bool {
         self.scarce.load(Ordering::Relaxed)
+    }
+    /// Whether fewer frames than the reserve were outside the magazines at the last depot exchange.
+    #[inline(always)]
+    fn is_reserve_in_use(&self) -> bool {
+        self.reserve_in_use.load(Ordering::Relaxed)
     }
     fn all_low(&self) -> bool {
         self.domains.iter().all(|d| d.is_low())
@@ -438,6 +450,10 @@ impl Frames {
         let scarce = left < self.total / 4;
         if self.scarce.load(Ordering::Relaxed) != scarce {
             self.scarce.store(scarce, Ordering::Relaxed);
+        }
+        let in_use = left < self.reserve;
+        if self.reserve_in_use.load(Ordering::Relaxed) != in_use {
+            self.reserve_in_use.store(in_use, Ordering::Relaxed);
         }
         let low = self.all_low() || self.domains.len() > 1 && left < self.floor();
         if low && delta < 0 && left < self.least.load(Ordering::Relaxed) {

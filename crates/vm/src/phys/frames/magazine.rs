@@ -122,14 +122,17 @@ impl Frames {
             if room == 0 {
                 break;
             }
+            // Other requests may use the rest of a chain, so a request that may use the reserve gets one frame.
+            let wants = if on_behalf.uses_reserve() { 1 } else { self.chain(group) };
             if room >= self.chain(group)
+                && wants == self.chain(group)
                 && let Some(head) = depot.take_full(&mut held, &self.pages, group)
             {
                 let chain = Chain::of(head, self.chain(group));
                 self.account(depot, -(chain.len as i64));
                 return chain;
             }
-            let most = if self.is_low() { self.chain(group).min(SCARCE) } else { self.chain(group) }.min(room);
+            let most = if self.is_low() { wants.min(SCARCE) } else { wants }.min(room);
             // The blocks are linked by `prev`. They are split into frames after the lock is released.
             let (mut blocks, mut n) = (None, 0);
             // Half a chain is enough. A block of half a chain or more is taken whole, and no other block is split to
@@ -356,6 +359,13 @@ impl<M: Machine> Physical<M> {
                 self.stats().count(Event::DepotExchange);
                 f.take_home(chain);
             }
+            return;
+        }
+        if f.is_low() && f.is_reserve_in_use() {
+            // Requests that may not use the reserve would find the frame in the magazine.
+            let mut one = Chain::EMPTY;
+            one.push(&f.pages, pfn);
+            f.take_home(one);
             return;
         }
         let group = Group::from_u8(page.group());

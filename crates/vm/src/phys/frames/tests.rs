@@ -142,7 +142,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
 }
 
 #[test]
-fn a_refused_cpu_drains_only_cpus_that_keep_frames() {
+fn a_cpu_takes_what_others_keep_and_returns_what_it_took_of_the_reserve() {
     let m = system(8192, 4, 1, 0);
     let f = m.vm.frames();
     // The other CPUs have freed many frames, and keep some of them.
@@ -161,16 +161,14 @@ fn a_refused_cpu_drains_only_cpus_that_keep_frames() {
     let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
     assert!(mine.len() as u64 >= all - f.reserve(), "{} of {all}", mine.len());
     assert!(f.is_low());
-    // The frames of the other CPU stay there, because all magazines together hold no more than the reserve.
+    // Frames of the reserve return to the depot, not to a magazine, where programs would find them.
     on(1);
     let own = take(&m, 5, For::Kernel);
+    assert_eq!(f.uncached(), f.reserve() - 5);
     own.into_iter().for_each(|p| m.vm.return_frame(p));
+    assert_eq!(f.uncached(), f.reserve());
     on(0);
-    let kept = |m: &Boot| m.vm.frames().magazines.of(1).local.lock().chains().map(|c| c.len).sum::<u32>();
-    let before = kept(&m);
-    assert!(before > 0);
     assert_eq!(m.vm.alloc_frame(Fill::Any, For::User).map(Frame::into_pfn), Err(OutOfMemory));
-    assert_eq!(kept(&m), before);
     mine.into_iter().for_each(|p| m.vm.return_frame(p));
     assert!(!f.is_low());
 }
@@ -330,6 +328,35 @@ fn more_frames_than_can_be_counted_are_refused() {
             assert_eq!(refused.map(Frame::into_pfn), Err(crate::error::OutOfMemory));
         }
     }
+}
+
+#[test]
+fn frames_of_the_reserve_reach_no_request_that_may_not_use_it() {
+    on(0);
+    let m = system(512, 1, 1, 0);
+    let become_one = |standing| *m.vm.machine().standing.lock().unwrap() = (standing, false);
+    become_one(Standing::Program);
+    let mut taken: Vec<_> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
+    assert_eq!(m.vm.frames().free(), 64);
+    for round in 0..3 {
+        become_one(Standing::Administrator);
+        let own = [For::User, For::Table, For::Kernel].map(|what| m.vm.alloc_frame(Fill::Any, what).unwrap());
+        become_one(Standing::Program);
+        for what in [For::User, For::Table, For::Kernel] {
+            assert!(m.vm.alloc_frame(Fill::Any, what).is_err(), "{what:?} beside the rest of a chain, round {round}");
+        }
+        // The frames return to the reserve.
+        own.into_iter().for_each(|frame| m.vm.return_frame(frame));
+        for what in [For::User, For::Table, For::Kernel] {
+            assert!(m.vm.alloc_frame(Fill::Any, what).is_err(), "{what:?} after a free, round {round}");
+        }
+        assert_eq!(m.vm.frames().free(), 64);
+    }
+    // Two frames more than the reserve are for all.
+    (0..2).for_each(|_| m.vm.return_frame(taken.pop().unwrap()));
+    assert!(m.vm.alloc_frame(Fill::Any, For::User).map(|frame| taken.push(frame)).is_ok());
+    taken.into_iter().for_each(|frame| m.vm.return_frame(frame));
+    assert_eq!(m.vm.frames().check(), Ok(()));
 }
 
 #[test]
