@@ -4,10 +4,18 @@
 //! - `libpam-runtime`: the four common files of `/etc/pam.d`, with the plain Unix module;
 //! - `ca-certificates`: all certificates in one file;
 //! - `base-files`: root's shell files and `/var` of a fresh machine;
+//! - the machine's id, and the empty records of logins;
 //! - the host's name, the order of the name service, and the loader's cache, which is left out.
 
-use super::super::tree::Tree;
+use super::{super::tree::Tree, accounts::Accounts};
 use crate::failure::Result;
+
+/// The id of each guest. It is always this one, so that two runs are equal.
+pub const MACHINE: &str = "717569726500000000000000000000a1";
+
+/// The files in which programs keep logins, and their permission bits. The group `utmp` writes them.
+const RECORDS: [(&str, u32); 4] =
+    [("/run/utmp", 0o664), ("/var/log/wtmp", 0o664), ("/var/log/btmp", 0o660), ("/var/log/lastlog", 0o664)];
 
 /// A file of `/etc/pam.d`, and its lines.
 const PAM: &[(&str, &str)] = &[
@@ -55,5 +63,45 @@ pub fn install(tree: &mut Tree) -> Result<()> {
             tree.file(format!("/etc/{name}"), 0o644, text)?;
         }
     }
+    for file in ["/etc/machine-id", "/var/lib/dbus/machine-id"] {
+        // An empty file is as good as none: systemd fills it at the first start.
+        if tree.read(file).is_none_or(|id| id.is_empty()) {
+            tree.remove(file);
+            tree.file(file, 0o444, format!("{MACHINE}\n"))?;
+        }
+    }
     Ok(())
+}
+
+/// Adds the empty records of logins, where nothing has made them.
+pub fn records(tree: &mut Tree, accounts: &Accounts) -> Result<()> {
+    let group = accounts.group_number("utmp").unwrap_or(0);
+    for (name, bits) in RECORDS {
+        if !tree.has(name) {
+            tree.file(name, bits, "")?;
+            tree.own(name, 0, group);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::accounts::Account, *};
+
+    #[test]
+    fn every_root_has_an_id_and_records_of_logins() {
+        let mut tree = Tree::default();
+        tree.file("/etc/machine-id", 0o644, "").unwrap();
+        tree.file("/var/log/wtmp", 0o600, "kept").unwrap();
+        let mut accounts = Accounts::default();
+        accounts.add(Account::Group("utmp".into(), Some(43)));
+        install(&mut tree).unwrap();
+        records(&mut tree, &accounts).unwrap();
+        let id = String::from_utf8(tree.read("/etc/machine-id").unwrap()).unwrap();
+        assert!(id.trim_end().len() == 32 && id.trim_end().bytes().all(|b| b.is_ascii_hexdigit()));
+        assert_eq!((tree.mode("/var/log/btmp"), tree.owner("/var/log/btmp")), (Some(0o660), Some((0, 43))));
+        assert_eq!(tree.read("/var/log/wtmp").as_deref(), Some(&b"kept"[..]));
+        assert!(tree.has("/run/utmp") && tree.has("/var/log/lastlog"));
+    }
 }
