@@ -57,6 +57,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("results as JSON", tools::json),
     ("completions and manual pages", tools::completions),
     ("a build that another ./quire holds up", tools::waits),
+    ("a fresh kernel waits for no build", tools::fresh),
     ("an interrupted command names the kept work", tools::interrupted),
     ("cache lines that processors share in the guest", tools::shared_lines),
     (LAB, tools::lab),
