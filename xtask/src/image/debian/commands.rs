@@ -76,16 +76,13 @@ pub fn actions(name: &str, options: &HashMap<&str, &str>, names: &[&str]) -> Vec
         ("dpkg-statoverride", [user, group, mode, path]) if has('\0', "--add") => {
             each(&[path], &Make::Nothing(false), bits(mode), &Owner::of(user, group))
         }
-        // Both branches of a condition are read, so links that choose a setting would contradict each other. Links in
-        // these directories enable a site or a module.
+        // Both branches of a condition are read, so links that choose a setting in a directory of settings would
+        // contradict each other.
         ("ln", [to, from]) if has('s', "--symbolic") && is_path(from) => {
-            let enables = PathBuf::from(from);
-            let parent = enables.parent().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
-            if parent.ends_with("-enabled") {
-                vec![Action::of(enables, Make::Link((*to).into(), false))]
-            } else {
-                vec![]
-            }
+            let from = PathBuf::from(from);
+            let parent = from.parent().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
+            let chosen = parent.ends_with("-enabled") || to.starts_with("/etc/ssl/");
+            if chosen { vec![Action::of(from, Make::Link((*to).into(), false))] } else { vec![] }
         }
         _ => Vec::new(),
     }

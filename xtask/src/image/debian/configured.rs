@@ -5,10 +5,16 @@
 //! - `ca-certificates`: all certificates in one file;
 //! - `base-files`: root's shell files and `/var` of a fresh machine;
 //! - the machine's id, and the empty records of logins;
+//! - `ssl-cert`: the certificate of snake oil, which several servers name in their configuration;
 //! - the host's name, the order of the name service, and the loader's cache, which is left out.
 
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
 use super::{super::tree::Tree, accounts::Accounts};
-use crate::failure::Result;
+use crate::{failure::Result, places::Places};
 
 /// The id of each guest. It is always this one, so that two runs are equal.
 pub const MACHINE: &str = "717569726500000000000000000000a1";
@@ -85,9 +91,78 @@ pub fn records(tree: &mut Tree, accounts: &Accounts) -> Result<()> {
     Ok(())
 }
 
+/// The package's template, and the places of the certificate and of its key.
+const SNAKE_OIL: [&str; 3] = [
+    "/usr/share/ssl-cert/ssleay.cnf",
+    "/etc/ssl/certs/ssl-cert-snakeoil.pem",
+    "/etc/ssl/private/ssl-cert-snakeoil.key",
+];
+
+/// Adds the certificate that the host signs itself, and its key, where the package `ssl-cert` is in the tree. The host's
+/// openssl makes both once, into the cache. A host without openssl makes none, and servers with TLS then say so.
+pub fn certificate(tree: &mut Tree, places: &Places, accounts: &Accounts) -> Result<()> {
+    let [template, certificate, key] = SNAKE_OIL;
+    if !tree.has(template) || tree.has(certificate) {
+        return Ok(());
+    }
+    let kept = places.cache.join("debian/snakeoil.pem");
+    if !kept.exists() {
+        let part = kept.with_extension(format!("part-{}", std::process::id()));
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=quire"])
+            .args([
+                "-addext",
+                "subjectAltName=DNS:quire,DNS:localhost",
+                "-keyout",
+                "/dev/stdout",
+                "-out",
+                "/dev/stdout",
+            ])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output();
+        // The rename is the last step, so a kept file is whole.
+        let Ok(made) = made.map(|made| made.stdout) else { return Ok(()) };
+        if sections(&String::from_utf8_lossy(&made)).is_none()
+            || fs::write(&part, made).and_then(|()| fs::rename(&part, &kept)).is_err()
+        {
+            return Ok(());
+        }
+    }
+    let both = fs::read_to_string(&kept).unwrap_or_default();
+    let Some((secret, public)) = sections(&both) else { return Ok(()) };
+    tree.file(certificate, 0o644, public)?;
+    tree.file(key, 0o640, secret)?;
+    tree.own(key, 0, accounts.group_number("ssl-cert").unwrap_or(0));
+    Ok(())
+}
+
+/// The private key and the certificate in the output of openssl.
+fn sections(text: &str) -> Option<(String, String)> {
+    let section = |name: &str| {
+        let (begin, end) = (format!("-----BEGIN {name}-----"), format!("-----END {name}-----"));
+        let from = text.find(&begin)?;
+        let to = from + text[from..].find(&end)? + end.len();
+        Some(format!("{}\n", &text[from..to]))
+    };
+    Some((section("PRIVATE KEY")?, section("CERTIFICATE")?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::accounts::Account, *};
+
+    #[test]
+    fn a_key_and_its_certificate_are_separated() {
+        let text = "-----BEGIN PRIVATE KEY-----\na\n-----END PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\nb\n\
+                    -----END CERTIFICATE-----\n";
+        let (secret, public) = sections(text).unwrap();
+        assert_eq!(secret, "-----BEGIN PRIVATE KEY-----\na\n-----END PRIVATE KEY-----\n");
+        assert_eq!(public, "-----BEGIN CERTIFICATE-----\nb\n-----END CERTIFICATE-----\n");
+        for wrong in ["", "-----BEGIN PRIVATE KEY-----", &text[..60], &text[20..]] {
+            assert_eq!(sections(wrong), None);
+        }
+    }
 
     #[test]
     fn every_root_has_an_id_and_records_of_logins() {

@@ -2,8 +2,8 @@
 //!
 //! Apt chooses the versions as for an empty machine, with the essential packages and without recommended packages. Each
 //! package is unpacked once, into the cache under its version. The packages' scripts are not run. Instead, [`scripts`]
-//! reads the users, alternatives and files that they create, and [`tables`] reads the tables that systemd reads at each
-//! start. [`accounts`] and [`configured`] do what the scripts of essential packages do on every machine.
+//! reads the users, alternatives and files that they create, and [`tables`] and [`units`] read the tables that systemd
+//! reads at each start. [`accounts`] and [`configured`] do what the scripts of essential packages do on every machine.
 
 mod accounts;
 mod actions;
@@ -16,6 +16,7 @@ mod scripts;
 mod shell;
 mod sources;
 mod tables;
+mod units;
 
 use std::{io::Read as _, path::Path};
 
@@ -66,9 +67,11 @@ pub fn tree(places: &Places, names: &str) -> Result<Tree> {
     actions::apply(&mut tree, &accounts, &changes);
     // The scripts copy the files of some modules first.
     parts::enable(&mut tree, &parts)?;
-    let tables = tables::actions(&tree, configured::MACHINE);
-    actions::apply(&mut tree, &accounts, &tables);
+    let mut started = units::actions(&tree);
+    started.extend(tables::actions(&tree, configured::MACHINE));
+    actions::apply(&mut tree, &accounts, &started);
     configured::records(&mut tree, &accounts)?;
+    configured::certificate(&mut tree, places, &accounts)?;
     tree.file("/var/lib/dpkg/status", 0o644, status)?;
     root::fill(&mut tree)?;
     Ok(tree)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::{
     super::tree::Tree,
     accounts::Account,
-    actions::Action,
+    actions::{Action, Make},
     commands,
     parts::{self, Part},
     shell,
@@ -20,7 +20,8 @@ const MOST_COMMANDS: usize = 4096;
 /// The beginning of the names that stand for temporary files.
 const TEMPORARY: &str = "/temporary-file-of-a-script/";
 /// The commands that are read.
-const KNOWN: [&str; 21] = [
+const KNOWN: [&str; 22] = [
+    "cd",
     "adduser",
     "addgroup",
     "useradd",
@@ -110,6 +111,8 @@ struct Reader {
     /// The words of the call of the function that is being followed.
     arguments: Option<Vec<String>>,
     functions: HashMap<String, Vec<Vec<String>>>,
+    /// The working directory, if it is known.
+    directory: Option<String>,
     /// The files that were copied to a temporary file, by the name that stands for it.
     temporary: HashMap<String, String>,
     wishes: Wishes,
@@ -184,6 +187,14 @@ impl Reader {
             return;
         }
         let name = first.rsplit('/').next().unwrap_or_default();
+        if let ("echo", [text, arrow, path]) = (name, &command[1..])
+            && arrow == ">"
+            && let (Some(text), Some(path)) = (self.expand(text), self.expand(path))
+            && ["/etc/", "/usr/share/"].iter().any(|place| path.starts_with(place))
+        {
+            self.wishes.files.push(Action::of(path, Make::File(format!("{text}\n").into_bytes(), false)));
+            return;
+        }
         if !KNOWN.contains(&name) {
             return;
         }
@@ -213,13 +224,20 @@ impl Reader {
             | "phpenmod" => {
                 self.wishes.parts.extend(parts::wishes(name, &words));
             }
+            "cd" => self.directory = words.first().filter(|to| to.starts_with('/')).map(|to| (*to).to_owned()),
             _ => self.files(name, &words),
         }
     }
 
     /// A command that makes or changes files.
     fn files(&mut self, name: &str, words: &[&str]) {
-        let (options, names) = commands::arguments(name, words);
+        let (options, mut names) = commands::arguments(name, words);
+        let places: Vec<String> = names.iter().map(|n| self.place(n)).collect();
+        if ["cp", "ucf", "mkdir", "install"].contains(&name) {
+            names = places.iter().map(String::as_str).collect();
+        } else if let ("chown", [owner, _, ..]) = (name, &names[..]) {
+            names = std::iter::once(*owner).chain(places[1..].iter().map(String::as_str)).collect();
+        }
         if let ("cp" | "ucf", [from, to]) = (name, &names[..]) {
             let from = self.temporary.get(*from).map_or(*from, String::as_str).to_owned();
             if to.starts_with(TEMPORARY) {
@@ -232,6 +250,14 @@ impl Reader {
             return;
         }
         self.wishes.files.extend(commands::actions(name, &options, &names));
+    }
+
+    /// A path, which may begin in the working directory.
+    fn place(&self, path: &str) -> String {
+        match &self.directory {
+            Some(directory) if !path.starts_with(['/', '-', '$']) => format!("{directory}/{path}"),
+            _ => path.to_owned(),
+        }
     }
 
     /// Follows a function's body with the words of a call.
@@ -309,7 +335,7 @@ impl Reader {
             rest = left;
         }
         out.push_str(rest);
-        Some(out)
+        Some(out.replace(shell::DOLLAR, "$"))
     }
 }
 
@@ -528,14 +554,16 @@ mod tests {
                     inidir=/etc/php/8.2/mods-available\nfor dsoname in calendar \\\n  pdo; do\n  inifile=${dsoname}.ini\n\
                     \x20 ucf /usr/share/php8.2-common/common/${inifile} ${inidir}/${inifile}\n\
                     \x20 php_invoke enmod 8.2 ALL ${dsoname}\ndone\n\
-                    OTHER=$(mktemp -t x)\nucf $OTHER /etc/unknown\nucf --purge /etc/a /etc/b\n\
+                    cd /etc/postfix\n[ -f master.cf ] || cp /usr/share/postfix/master.cf.dist master.cf\ncd $unknown\n\
+                    echo 'protocols = $protocols imap' > /usr/share/dovecot/protocols.d/imapd.protocol\n\
+                    cp relative other\nOTHER=$(mktemp -t x)\nucf $OTHER /etc/unknown\nucf --purge /etc/a /etc/b\n\
                     dpkg-statoverride --quiet --update --add root root 0700 /etc/dovecot/private\n";
         let wishes = read(text);
         let copies: Vec<_> = wishes
             .files
             .iter()
             .filter_map(|a| match &a.make {
-                super::super::actions::Make::Copy(from) => Some((from.to_str().unwrap(), a.path.to_str().unwrap())),
+                Make::Copy(from) => Some((from.to_str().unwrap(), a.path.to_str().unwrap())),
                 _ => None,
             })
             .collect();
@@ -546,9 +574,12 @@ mod tests {
                 ("/usr/share/openssh/sshd_config", "/etc/ssh/sshd_config"),
                 (&*format!("{php}/calendar.ini"), "/etc/php/8.2/mods-available/calendar.ini"),
                 (&*format!("{php}/pdo.ini"), "/etc/php/8.2/mods-available/pdo.ini"),
+                ("/usr/share/postfix/master.cf.dist", "/etc/postfix/master.cf"),
             ]
         );
-        assert_eq!(wishes.files.len(), copies.len() + 1);
+        let written = wishes.files.iter().find(|a| a.path.ends_with("imapd.protocol")).map(|a| &a.make);
+        assert_eq!(written, Some(&Make::File(b"protocols = $protocols imap\n".to_vec(), false)));
+        assert_eq!(wishes.files.len(), copies.len() + 2);
         assert_eq!(wishes.parts.len(), 2);
     }
 

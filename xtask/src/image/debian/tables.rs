@@ -244,7 +244,7 @@ fn unescape(text: &str) -> Vec<u8> {
 
 /// Replaces the specifiers, such as `%t` for `/run`. `None` if one is unknown before the machine has started, as the id
 /// of its boot is (`%b`).
-fn expand(text: &str, machine: &str) -> Option<String> {
+pub fn expand(text: &str, machine: &str) -> Option<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('%') {
