@@ -46,6 +46,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("settings of the memory core", machine::settings),
     ("file systems in memory of every size", machine::file_systems),
     ("boot words with impossible values", machine::boot_words),
+    ("the log names refused options", machine::refused_options),
     ("programs on a kernel that checks itself", machine::checked_programs),
     ("locks taken in both orders, on a kernel that checks itself", machine::inversion),
     ("bad input", machine::bad_input),
