@@ -24,6 +24,7 @@ use crate::system::log::Log;
 use crate::system::random::Random;
 use crate::system::settings::Settings;
 use crate::system::unknown::Unknown;
+use crate::system::unsupported::Logged;
 use crate::time::timer_file::TimerFiles;
 use crate::vdso::Vdso;
 use quire_heap::{Arc, Vec};
@@ -59,6 +60,8 @@ pub struct Linux<M: Machine> {
     pub random: Random,
     /// The numbers of unknown system calls that were logged already.
     pub unknown: Unknown,
+    /// The options and requests without support that were logged already.
+    pub refused_options: Logged,
     /// The state of the file layer: the root directory and the devices.
     pub files: System<M>,
     /// The trees `/proc` and `/sys`.
@@ -192,6 +195,7 @@ impl<M: Machine> Linux<M> {
             futexes: Futexes::new(memory, &mut tables)?,
             random: Random::new(machine.entropy(), cpus, &mut tables)?,
             unknown: Unknown::new(),
+            refused_options: Logged::new(),
             results: FirstUse::new(),
             ending: AtomicBool::new(false),
             network: Network::new(SocketHost(*files.vfs().host()))?,

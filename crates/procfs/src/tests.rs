@@ -95,6 +95,15 @@ fn a_login_is_set_once_without_privilege_and_inherited() {
             assert_eq!(write(task, LOGIN, bad), Err(why), "{bad}");
         }
         assert_eq!(write(task, "/proc/1/loginuid", "7"), Err(Errno::EPERM), "the login of another process");
+        // PAM truncates the file before it writes the login. The text has no size to change.
+        let file = open(task, LOGIN, O_RDWR).unwrap();
+        assert_eq!(task.call(__NR_ftruncate, [file, 0]), Ok(0));
+        task.call(__NR_close, [file]).unwrap();
+        let file = open(task, LOGIN, O_RDONLY).unwrap();
+        assert_eq!(task.call(__NR_ftruncate, [file, 0]), Err(Errno::EINVAL), "not open for writing");
+        task.call(__NR_close, [file]).unwrap();
+        let path = task.text(LOGIN);
+        assert_eq!(task.call(__NR_truncate, [path, 0]), Ok(0));
         assert_eq!(write(task, LOGIN, "1000"), Ok(4));
         assert_eq!((&text(task, LOGIN)[..], &text(task, SESSION)[..]), ("1000", "1"));
         task.program("/tmp/next", |task| {

@@ -240,6 +240,41 @@ impl Tree {
         }
     }
 
+    /// The owner of the node at `at`. Links are followed.
+    pub fn owner(&self, at: impl AsRef<Path>) -> Option<(u32, u32)> {
+        self.get(at.as_ref()).map(|node| (node.meta.uid, node.meta.gid))
+    }
+
+    /// The permission bits of the node at `at`. Links are followed.
+    pub fn mode(&self, at: impl AsRef<Path>) -> Option<u32> {
+        self.get(at.as_ref()).map(|node| node.meta.mode)
+    }
+
+    /// Changes the permission bits of the node at `at`. A missing node is no error.
+    pub fn set_mode(&mut self, at: impl AsRef<Path>, mode: u32) {
+        if let Some(node) = self.canonical(at.as_ref(), true).and_then(|at| self.nodes.get_mut(&at)) {
+            node.meta.mode = mode & 0o7777;
+        }
+    }
+
+    /// Adds a FIFO or a device: the type bits of its mode, the device's number, and its permission bits.
+    pub fn special(&mut self, at: impl AsRef<Path>, bits: u32, device: u64, mode: u32) -> Result<()> {
+        self.put(at.as_ref(), NodeKind::Special(bits, device), Meta::made(mode))
+    }
+
+    /// The target of the symbolic link at `at`. `None` if the node is no link.
+    pub fn target(&self, at: impl AsRef<Path>) -> Option<PathBuf> {
+        match &self.nodes.get(&self.canonical(at.as_ref(), false)?)?.kind {
+            NodeKind::Link(to) => Some(to.clone()),
+            _ => None,
+        }
+    }
+
+    /// The name of a path after all links on the way.
+    pub fn real(&self, at: impl AsRef<Path>) -> Option<PathBuf> {
+        self.canonical(at.as_ref(), true)
+    }
+
     /// The content of the file at `at`. Links are followed within the tree. `None` if there is no such file.
     pub fn read(&self, at: impl AsRef<Path>) -> Option<Vec<u8>> {
         match &self.get(at.as_ref())?.kind {

@@ -57,6 +57,14 @@ impl Toolchain {
         command
     }
 
+    /// A text that is another one for another compiler: the compiler's path, and the size and time of its file.
+    pub fn identity(&self) -> Result<String> {
+        let rustc = self.rustc.clone().unwrap_or_else(|| self.cargo.with_file_name("rustc"));
+        let about = || format!("cannot find {}", rustc.display());
+        let meta = std::fs::metadata(&rustc).doing(about)?;
+        Ok(format!("{} {} {:?}", rustc.display(), meta.len(), meta.modified().doing(about)?))
+    }
+
     /// The command `rustc`, to which the caller adds arguments.
     pub fn rustc(&self) -> Command {
         let mut command = Command::new(match &self.rustc {

@@ -421,6 +421,8 @@ impl<H: Host> Inode<H> {
                 Ok(())
             }
             InodeContent::Directory(_) => Err(FsError::IsDirectory),
+            // A generated text has no size to change.
+            InodeContent::Generated(Generated::File(_)) => Ok(()),
             _ => Err(FsError::Invalid),
         }
     }

@@ -15,6 +15,7 @@ use quire_linux_state::file::notices;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::signal::Signal;
 use quire_linux_state::socket::host::Socket;
+use quire_linux_state::system::unsupported::Unsupported;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Family, Kind};
 
@@ -65,8 +66,33 @@ const SIOCATMARK: u32 = 0x8905;
 const TIOCGLCKTRMIOS: u32 = 0x5456;
 const TIOCSLCKTRMIOS: u32 = 0x5457;
 
+/// Whether some file supports the request. Another file then refuses it, as on Linux.
+fn is_known(request: u32) -> bool {
+    /// The type of requests to the random devices.
+    const RANDOM: u32 = 0x52;
+    /// `PROCMAP_QUERY`, a request to `/proc/PID/maps`.
+    const QUERY: u32 = 0xc068_6611;
+    match request {
+        TCGETS..=TCFLSH | TIOCSCTTY..=TIOCSWINSZ | FIONREAD | TIOCPKT..=TIOCNOTTY | TIOCGETD..=TCSBRKP | TIOCGSID => {
+            true
+        }
+        TCGETS2 | TCSETS2 | TCSETSW2 | TCSETSF2 | TIOCGPTPEER | TIOCSPTLCK | TIOCSIG | TIOCGPTN | TIOCGPKT => true,
+        TIOCGPTLCK | FIONCLEX..=FIOASYNC | TIOCGLCKTRMIOS | TIOCSLCKTRMIOS => true,
+        FIOSETOWN..=SIOCATMARK | QUERY => true,
+        _ => request >> 8 & 0xff == RANDOM || loopback::is_known(request),
+    }
+}
+
 /// `ioctl`
 pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
+    let result = request_of(ctx, fd, request, argument);
+    if result == Err(Errno::ENOTTY) && !is_known(request) {
+        ctx.linux.refuses_option(Unsupported::Ioctl(request));
+    }
+    result
+}
+
+fn request_of<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argument: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     match request {
         FIOCLEX | FIONCLEX => {

@@ -9,6 +9,7 @@ use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::process::thread::Name;
 use quire_linux_state::process::timer_slack;
 use quire_linux_state::signal::Signal;
+use quire_linux_state::system::unsupported::Unsupported;
 use quire_linux_state::user::USER_END;
 use quire_sync::atomic::Ordering;
 
@@ -101,9 +102,19 @@ pub fn sys_prctl<M: Machine>(
             timer_slack::set(&ctx.linux.scheduler.current(), second)?;
             Ok(0)
         }
+        // Wrong values of options that are supported.
+        raw::PR_SET_DUMPABLE
+        | raw::PR_SET_NO_NEW_PRIVS
+        | raw::PR_GET_NO_NEW_PRIVS
+        | raw::PR_SET_THP_DISABLE
+        | raw::PR_GET_THP_DISABLE
+        | raw::PR_SET_TSC => Err(Errno::EINVAL),
         // Other options are refused, as on a Linux that is built without them. Names of anonymous mappings are refused
         // too.
-        _ => Err(Errno::EINVAL),
+        _ => {
+            ctx.linux.refuses_option(Unsupported::Prctl(option));
+            Err(Errno::EINVAL)
+        }
     }
 }
 

@@ -30,6 +30,7 @@ const NAME_BYTES: usize = 16;
 const REQUEST: usize = 40;
 
 const SIOCGIFNAME: u32 = 0x8910;
+const SIOCSIFLINK: u32 = 0x8911;
 const SIOCGIFCONF: u32 = 0x8912;
 const SIOCGIFFLAGS: u32 = 0x8913;
 const SIOCGIFADDR: u32 = 0x8915;
@@ -61,6 +62,16 @@ const CHANGEABLE: u16 = 0xf3a5;
 /// Whether packets to `to` would be sent through the loopback.
 pub(crate) fn leads_to(to: IpAddr) -> bool {
     to.is_loopback() || to == IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+}
+
+/// Whether a request is one about interfaces that some socket supports.
+pub(crate) fn is_known(request: u32) -> bool {
+    match request {
+        SIOCGIFNAME..=SIOCSIFMETRIC | SIOCGIFMTU..=SIOCSIFHWADDR => request != SIOCSIFLINK,
+        SIOCGIFHWADDR | SIOCGIFINDEX | SIOCSIFHWBROADCAST | SIOCGIFTXQLEN | SIOCSIFTXQLEN => true,
+        SIOCGIFMAP | SIOCSIFMAP => true,
+        _ => false,
+    }
 }
 
 /// Serves an `ioctl` request about interfaces, which all sockets support. `None` if `request` is another one.

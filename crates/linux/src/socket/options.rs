@@ -8,6 +8,7 @@ use quire_fs::FsError;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::socket::host::Socket;
 use quire_linux_state::system::settings::{Setting, Settings};
+use quire_linux_state::system::unsupported::Unsupported;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Family, Flags, Header, Kind, Options, Stage};
 
@@ -27,6 +28,8 @@ pub const TCP_LISTEN: u8 = 10;
 const TCP_INFO_BYTES: usize = 104;
 /// The size of a segment on Linux's loopback, in bytes.
 const SEGMENT: u32 = 65_483;
+/// The least size of a packet that every link of IPv6 carries, in bytes.
+const LEAST_MTU: i32 = 1280;
 const NANOS: u64 = 1_000_000_000;
 
 /// Converts the stage of a TCP socket to Linux's state.
@@ -89,6 +92,7 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_IPV6, raw::IPV6_TCLASS, 0, 0, 255),
     number(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, 64, 0, 255),
     switch(raw::SOL_IPV6, raw::IPV6_RECVERR, 0),
+    number(raw::SOL_IPV6, raw::IPV6_MTU_DISCOVER, 1, 0, 5),
     switch(raw::SOL_IP, raw::IP_PKTINFO, 0),
     switch(raw::SOL_IP, raw::IP_RECVTTL, 0),
     switch(raw::SOL_IP, raw::IP_RECVTOS, 0),
@@ -153,8 +157,33 @@ fn no_level_to_read<M: Machine>(socket: &Socket<M>) -> Errno {
     if socket.family() == Family::Inet6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }
 }
 
+/// Whether an error of an option means that no socket has it. An option that sockets of another kind have is no such
+/// option.
+fn is_unsupported(level: u32, name: u32, error: Errno) -> bool {
+    matches!(error, Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
+        && kept(level, name).is_none()
+        && flag(level, name).is_none()
+}
+
 /// `setsockopt`
 pub fn sys_setsockopt<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    level: u32,
+    name: u32,
+    at: u64,
+    len: i32,
+) -> Result<usize, Errno> {
+    let result = set_option(ctx, fd, level, name, at, len);
+    if let Err(error) = result
+        && is_unsupported(level, name, error)
+    {
+        ctx.linux.refuses_option(Unsupported::SetOption(level, name));
+    }
+    result
+}
+
+fn set_option<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     fd: i32,
     level: u32,
@@ -202,6 +231,11 @@ pub fn sys_setsockopt<M: Machine>(
             let chosen = CONGESTION.iter().position(|known| **known == named).ok_or(Errno::ENOENT)?;
             set_kept(options, level, name, chosen as i32)
         }
+        // The size of fragments has no effect, because no packet is too large for the loopback.
+        (raw::SOL_IPV6, raw::IPV6_MTU) => match value()? {
+            0 | LEAST_MTU.. => Ok(0),
+            _ => Err(Errno::EINVAL),
+        },
         // No upper-layer protocol (TLS) runs above TCP, as on a Linux without modules for upper-layer protocols.
         (raw::SOL_TCP, raw::TCP_ULP) => short_name(ctx, at, len).and(Err(Errno::ENOENT)),
         _ => {
@@ -402,6 +436,23 @@ pub(super) enum Value {
 
 /// `getsockopt`
 pub fn sys_getsockopt<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    level: u32,
+    name: u32,
+    at: u64,
+    len_at: u64,
+) -> Result<usize, Errno> {
+    let result = get_option(ctx, fd, level, name, at, len_at);
+    if let Err(error) = result
+        && is_unsupported(level, name, error)
+    {
+        ctx.linux.refuses_option(Unsupported::GetOption(level, name));
+    }
+    result
+}
+
+fn get_option<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     fd: i32,
     level: u32,

@@ -33,6 +33,30 @@ pub enum Account {
     Group(String, Option<u32>),
     /// A user (first name) joins a group (second name).
     Member(String, String),
+    /// Later accounts without a fixed number take one from this range, from the highest down.
+    Range(u32, u32),
+}
+
+/// Whether a name, a directory or a shell can be a field of `/etc/passwd`.
+fn is_field(text: &str) -> bool {
+    !text.is_empty() && !text.contains([':', ',', '\n', '\0'])
+}
+
+impl Account {
+    /// Whether all names of the account are fields of `/etc/passwd`.
+    fn is_plain(&self) -> bool {
+        match self {
+            Account::User { name, group, home, shell, .. } => {
+                is_field(name)
+                    && group.as_deref().is_none_or(is_field)
+                    && home.as_ref().is_none_or(|home| home.to_str().is_some_and(is_field))
+                    && shell.as_deref().is_none_or(is_field)
+            }
+            Account::Group(name, _) => is_field(name),
+            Account::Member(user, group) => is_field(user) && is_field(group),
+            Account::Range(..) => true,
+        }
+    }
 }
 
 /// One line of `/etc/passwd`.
@@ -49,6 +73,8 @@ struct User {
 #[derive(Default)]
 pub struct Accounts {
     users: Vec<User>,
+    /// The numbers for accounts without a fixed one, if a table limits them: the lowest and the highest of each range.
+    ranges: Vec<(u32, u32)>,
     /// The name, the number and the members of each group.
     groups: Vec<(String, u32, Vec<String>)>,
 }
@@ -78,9 +104,14 @@ impl Accounts {
         }
     }
 
-    /// Adds an account that a package needs. An existing account is not changed.
+    /// Adds an account that a package needs. An existing account is not changed. An account with a name that would
+    /// break the lines of `/etc/passwd` is left out.
     pub fn add(&mut self, account: Account) {
+        if !account.is_plain() {
+            return;
+        }
         match account {
+            Account::Range(low, high) => self.ranges.push((low, high)),
             Account::Group(name, number) => drop(self.group(&name, number)),
             Account::Member(user, group) => {
                 self.group(&group, None);
@@ -95,10 +126,10 @@ impl Accounts {
                     return;
                 }
                 let taken = |n: &u32| self.users.iter().any(|u| u.uid == *n);
-                let uid = number.filter(|n| !taken(n)).or_else(|| (FIRST..).find(|n| !taken(n))).unwrap_or(FIRST);
+                let uid = self.free(number, taken);
                 let gid = match group {
                     Some(group) => self.group(&group, None),
-                    None if own_group => self.group(&name, None),
+                    None if own_group => self.group(&name, number),
                     None => self.group("nogroup", Some(65534)),
                 };
                 let home = home.unwrap_or_else(|| "/nonexistent".into());
@@ -109,13 +140,29 @@ impl Accounts {
         }
     }
 
-    /// The number of a group. The group is added if it does not exist.
+    /// The wanted number if it is free, or else the first free number of the ranges, or else of all system accounts.
+    fn free(&self, wanted: Option<u32>, taken: impl Fn(&u32) -> bool) -> u32 {
+        let free = |n: &u32| !taken(n);
+        let within = || self.ranges.iter().find_map(|(low, high)| (*low..=*high).rev().find(free));
+        wanted.filter(free).or_else(within).or_else(|| (FIRST..).find(free)).unwrap_or(FIRST)
+    }
+
+    /// The number of a user by name, or by the number itself.
+    pub fn user_number(&self, name: &str) -> Option<u32> {
+        self.users.iter().find(|u| u.name == name).map(|u| u.uid).or_else(|| name.parse().ok())
+    }
+
+    /// The number of a group by name, or by the number itself.
+    pub fn group_number(&self, name: &str) -> Option<u32> {
+        self.groups.iter().find(|g| g.0 == name).map(|g| g.1).or_else(|| name.parse().ok())
+    }
+
+    /// The number of a group. The group is added if it does not exist. The name may be a number.
     fn group(&mut self, name: &str, number: Option<u32>) -> u32 {
-        if let Some(found) = self.groups.iter().find(|g| g.0 == name) {
-            return found.1;
+        if let Some(found) = self.group_number(name) {
+            return found;
         }
-        let taken = |n: &u32| self.groups.iter().any(|g| g.1 == *n);
-        let gid = number.filter(|n| !taken(n)).or_else(|| (FIRST..).find(|n| !taken(n))).unwrap_or(FIRST);
+        let gid = self.free(number, |n| self.groups.iter().any(|g| g.1 == *n));
         self.groups.push((name.to_owned(), gid, Vec::new()));
         gid
     }
@@ -125,6 +172,7 @@ impl Accounts {
         if self.users.is_empty() {
             return Ok(());
         }
+        debug_assert!(self.users.iter().all(|u| u.line.split(':').count() == 7 && !u.line.contains('\n')));
         let lines = |each: &dyn Fn(&User) -> String| self.users.iter().map(each).collect::<String>();
         tree.file("/etc/passwd", 0o644, lines(&|u| format!("{}\n", u.line)))?;
         tree.file("/etc/shadow", 0o640, lines(&|u| format!("{}:*:19000:0:99999:7:::\n", u.name)))?;

@@ -2,14 +2,22 @@
 //!
 //! Apt chooses the versions as for an empty machine, with the essential packages and without recommended packages. Each
 //! package is unpacked once, into the cache under its version. The packages' scripts are not run. Instead, [`scripts`]
-//! reads the users and the alternatives that they create. [`accounts`] and [`configured`] do what the scripts of
-//! essential packages do on every machine.
+//! reads the users, alternatives and files that they create, and [`tables`] and [`units`] read the tables that systemd
+//! reads at each start. [`accounts`] and [`configured`] do what the scripts of essential packages do on every machine.
 
 mod accounts;
+mod actions;
+mod commands;
 mod configured;
 mod fetch;
+mod parts;
+mod patterns;
 mod scripts;
+mod shell;
 mod sources;
+mod tables;
+mod units;
+mod useradd;
 
 use std::{io::Read as _, path::Path};
 
@@ -33,7 +41,7 @@ pub fn tree(places: &Places, names: &str) -> Result<Tree> {
     let mut tree = Tree::default();
     root::skeleton(&mut tree)?;
     let mut accounts = Accounts::default();
-    let mut alternatives = Vec::new();
+    let (mut alternatives, mut changes, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     let mut scripts = Vec::new();
     let mut status = String::new();
     for package in &packages {
@@ -50,10 +58,21 @@ pub fn tree(places: &Places, names: &str) -> Result<Tree> {
         let wishes = scripts::read(script);
         wishes.accounts.into_iter().for_each(|a| accounts.add(a));
         alternatives.extend(wishes.alternatives);
+        changes.extend(wishes.files);
+        parts.extend(wishes.parts);
     }
+    tables::accounts(&tree).into_iter().for_each(|a| accounts.add(a));
     accounts.install(&mut tree)?;
     scripts::link(&mut tree, alternatives)?;
     configured::install(&mut tree)?;
+    actions::apply(&mut tree, &accounts, &changes);
+    // The scripts copy the files of some modules first.
+    parts::enable(&mut tree, &parts)?;
+    let mut started = units::actions(&tree);
+    started.extend(tables::actions(&tree, configured::MACHINE));
+    actions::apply(&mut tree, &accounts, &started);
+    configured::records(&mut tree, &accounts)?;
+    configured::certificate(&mut tree, places, &accounts)?;
     tree.file("/var/lib/dpkg/status", 0o644, status)?;
     root::fill(&mut tree)?;
     Ok(tree)

@@ -6,6 +6,7 @@ use crate::{build, programs};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Checks that a panic report names functions. The exit status must be that of the machine, not of the program.
 pub(super) fn panic(bench: &Bench) -> Result<(), String> {
@@ -230,4 +231,47 @@ pub(super) fn debugger(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("gdb said: {said}\n{}", done.stderr))
+}
+
+/// A program that asks twice for options that no kernel of this project supports, and for supported ones in a wrong way.
+const OPTIONS: &str = "
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+int main(void) {
+    int stream = socket(AF_INET, SOCK_STREAM, 0), datagram = socket(AF_UNIX, SOCK_DGRAM, 0), value = 1;
+    socklen_t len = sizeof value;
+    for (int round = 0; round < 2; round++) {
+        setsockopt(stream, SOL_TCP, 14, &value, len);
+        getsockopt(stream, SOL_SOCKET, 9999, &value, &len);
+        ioctl(stream, TIOCMGET, &value);
+        prctl(PR_SET_SECCOMP, 99, 0, 0, 0);
+        setsockopt(datagram, SOL_TCP, TCP_NODELAY, &value, len);
+        ioctl(stream, TIOCGWINSZ, &value);
+        prctl(PR_SET_DUMPABLE, 99, 0, 0, 0);
+    }
+    return 0;
+}
+";
+
+/// Checks that the log of `-v` names each option without support once, and no other.
+pub(super) fn refused_options(bench: &Bench) -> Result<(), String> {
+    let (source, program) = (bench.file("options.c", OPTIONS.as_bytes())?, bench.place.join("options"));
+    let built = Command::new("musl-gcc").arg("-static").arg("-o").args([&program, &source]).output().map_err(text)?;
+    if !built.status.success() {
+        return Err(String::from_utf8_lossy(&built.stderr).into_owned());
+    }
+    let done = bench.run(&["run", "-v", "--", &program.to_string_lossy()])?;
+    ended(&done, 0)?;
+    let told = done.stderr.lines().filter_map(|line| line.split_once("] ")?.1.strip_suffix(" is not supported"));
+    let told: Vec<&str> = told.collect();
+    let expected = [
+        "setsockopt(SOL_TCP, TCP_MD5SIG)",
+        "getsockopt(SOL_SOCKET, 0x270f)",
+        "ioctl(TIOCMGET)",
+        "prctl(PR_SET_SECCOMP)",
+    ];
+    if told == expected { Ok(()) } else { Err(format!("it names {told:?}")) }
 }

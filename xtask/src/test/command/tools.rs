@@ -168,6 +168,49 @@ pub(super) fn waits(bench: &Bench) -> Result<(), String> {
     if said.starts_with("quire: waiting for another ./quire") { Ok(()) } else { Err(format!("it says {said:?}")) }
 }
 
+/// Checks that a command with a fresh kernel does not wait for a cargo that builds in the same directory.
+pub(super) fn fresh(bench: &Bench) -> Result<(), String> {
+    let build = || {
+        let mut command = bench.command(&["build"]);
+        // The variable would name the kernel, and nothing would be looked at.
+        command.env_remove("QUIRE_KERNEL");
+        command
+    };
+    ended(&finish(build().spawn().map_err(text)?)?, 0)?;
+    let mut held = Vec::new();
+    for lock in cargo_locks(&bench.places.target.join("kernel"), 3) {
+        let file = std::fs::File::open(&lock).map_err(text)?;
+        // Another command may be building just now, which also shows that nothing is awaited.
+        if file.try_lock().is_ok() {
+            held.push(file);
+        }
+    }
+    if held.is_empty() {
+        return Err("cargo has no lock in the kernel's directory".to_owned());
+    }
+    let mut child = build().spawn().map_err(text)?;
+    let mut said = String::new();
+    // A command that waits says so. Otherwise it ends without a word.
+    BufReader::new(child.stderr.as_mut().ok_or("no standard error")?).read_line(&mut said).map_err(text)?;
+    drop(held);
+    ended(&finish(child)?, 0)?;
+    if said.is_empty() { Ok(()) } else { Err(format!("it says {said:?}")) }
+}
+
+/// The files that cargo locks, in `place` and in the directories below it, down to this depth.
+fn cargo_locks(place: &std::path::Path, depth: usize) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(".cargo-") && name.ends_with("lock") {
+            found.push(entry.path());
+        } else if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(cargo_locks(&entry.path(), depth - 1));
+        }
+    }
+    found
+}
+
 /// Checks that Ctrl-C ends a command with one line, which names the kept work.
 pub(super) fn interrupted(bench: &Bench) -> Result<(), String> {
     let mut places = bench.places.clone();

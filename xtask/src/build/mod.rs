@@ -1,11 +1,14 @@
 //! Builds the kernel, and reads the symbols of the result.
 
+mod fresh;
+
 use std::{
     fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::SystemTime,
 };
 
 use object::{Object, ObjectSymbol, SymbolKind};
@@ -40,17 +43,26 @@ pub fn traced_kernel(places: &Places) -> Result<PathBuf> {
     compile(places, "the kernel with trace events", "kernel-traced", &["--features", "quire-kernel/trace"])
 }
 
-/// Builds the kernel with a profile of the workspace. Returns its path.
+/// Builds the kernel with a profile of the workspace. Returns its path. Cargo runs only if a source, a manifest or the
+/// compiler has changed, because another build of any variant may hold cargo's lock for minutes.
 fn compile(places: &Places, what: &str, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let toolchain = Toolchain::for_kernel(places)?;
     let target = places.target.join("kernel");
+    let kernel = target.join(KERNEL_TARGET).join(profile).join("quire-kernel");
+    let how = format!("{} {profile} {features:?}", toolchain.identity()?);
+    let variant = fresh::Variant { root: &places.root, kernel: &kernel, how };
+    if variant.is_fresh() {
+        return Ok(kernel);
+    }
+    let start = SystemTime::now();
     let mut cargo = toolchain.cargo(places, "build");
     cargo
         .args(["--profile", profile, "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
         .arg(&target)
         .args(features);
     with_cargo(what, "some 2 min the first time", &mut cargo)?;
-    Ok(target.join(KERNEL_TARGET).join(profile).join("quire-kernel"))
+    variant.keep(start);
+    Ok(kernel)
 }
 
 /// Runs `cargo build`, announced as a build of `what` with the expected duration `size`. If it fails, its messages are
