@@ -178,7 +178,8 @@ fn count(p: &mut Player<'_>) {
             let _racing = (frames.free(), frames.free_in(domain), frames.large(), frames.is_low(), frames.lowest());
             let _racing = frames.is_scarce();
             let fixed = (frames.total(), frames.total_in(domain), frames.domains(), frames.reserve(), frames.floor());
-            assert!(fixed.0 <= vm.page_count());
+            let span = vm.frame_span();
+            assert!(fixed.0 <= span.end - span.start && span.end == vm.page_count());
             let (info, kept) = (frames.domain_info(domain), frames.cpu_frames(0));
             assert!(info.total == fixed.1 && info.span.end <= vm.page_count() && kept.domain < fixed.2);
         }

@@ -166,7 +166,7 @@ impl<M: Machine> Physical<M> {
     /// of an object.
     #[inline]
     pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
-        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::FrameKind::Object)
+        self.pages.of_leaf(pfn).filter(|p| p.kind() == crate::phys::page::FrameKind::Object)
     }
 
     /// The frame that `page` describes.
@@ -175,9 +175,15 @@ impl<M: Machine> Physical<M> {
         self.pages.pfn(page)
     }
 
-    /// The number of page descriptors: the highest frame number plus one.
+    /// The highest frame number plus one.
     pub fn page_count(&self) -> u64 {
-        self.pages.len()
+        self.pages.span().end
+    }
+
+    /// The numbers of the frames that may have a page descriptor: from the lowest frame of RAM, rounded down to 4 MiB, up
+    /// to the highest one.
+    pub fn frame_span(&self) -> core::ops::Range<u64> {
+        self.pages.span()
     }
 
     /// The physical frames, for totals and the reserve.
