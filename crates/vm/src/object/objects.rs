@@ -1,6 +1,7 @@
 //! The second *storey* (nested value) of a memory system: objects with their swap, I/O of pagers and reaper.
 
 use super::ObjectMemory;
+use super::kept::Keepers;
 use super::reap_list::Reaper;
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
@@ -22,6 +23,8 @@ pub struct Objects<M: Machine> {
     pub(crate) object_memory: ObjectMemory<M>,
     pub(crate) reaper: Reaper<M>,
     pub(crate) io: Io,
+    /// The references that keep objects while threads sleep.
+    pub(crate) keepers: Keepers,
     pub(crate) swap: Swap,
     /// Traces of pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
@@ -50,6 +53,7 @@ impl<M: Machine> Objects<M> {
             object_memory: ObjectMemory::new(boot),
             reaper: Reaper::new(boot),
             io: Io::new(boot),
+            keepers: Keepers::new(),
             swap: Swap::new(),
             ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),
             memory: Waiter::new();

@@ -9,9 +9,11 @@ use super::page::Page;
 use super::queues::Queues;
 use super::slab::Heap;
 use crate::check::{Broken, Due, Level};
+use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::stats::{Counters, Event, Stats};
 use crate::types::{PAGE_SIZE, Pfn};
+use core::alloc::Layout;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use quire_sync::{PerCpu, WaitQueue, epoch};
 
@@ -207,6 +209,18 @@ impl<M: Machine> Physical<M> {
     /// The heap, which allocates memory by size for the layers above.
     pub fn heap(&self) -> &Heap {
         &self.heap
+    }
+
+    /// Puts `value` into memory of the system, where it stays for ever: a swap store, for example, in a kernel that has
+    /// no heap of its own.
+    pub fn leak<T: 'static>(&self, value: T) -> Result<&'static T, OutOfMemory> {
+        // SAFETY: the heap is this system's.
+        let place = unsafe { self.heap().alloc(self, Layout::new::<T>()) }?.cast::<T>();
+        // SAFETY: the memory has the layout of a `T`, no other user, and is never freed.
+        unsafe {
+            place.write(value);
+            Ok(place.as_ref())
+        }
     }
 
     /// The page queues.
