@@ -10,7 +10,6 @@ mod allocation;
 pub mod api;
 mod atomics;
 mod attack;
-mod bare_metal;
 mod cargo;
 mod clocks;
 mod command;
@@ -19,6 +18,7 @@ mod counts;
 mod cpus;
 mod docs;
 mod doctor;
+mod embed;
 mod fuzz;
 mod guest;
 mod kvm;
@@ -174,7 +174,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "attack", names: attack::names, run: attack::run },
     Stage { name: "doctor", names: doctor::names, run: doctor::run },
     Stage { name: "kvm", names: kvm::names, run: kvm::run },
-    Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
+    Stage { name: "embed", names: embed::names, run: embed::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
 
