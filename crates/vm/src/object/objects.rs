@@ -1,8 +1,8 @@
 //! The second *storey* (nested value) of a memory system: objects with their swap, I/O of pagers and reaper.
 
-use super::ObjectMemory;
 use super::kept::Keepers;
 use super::reap_list::Reaper;
+use super::{DirtyPages, ObjectMemory};
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::paging::io::Io;
@@ -26,6 +26,8 @@ pub struct Objects<M: Machine> {
     /// The references that keep objects while threads sleep.
     pub(crate) keepers: Keepers,
     pub(crate) swap: Swap,
+    /// The dirty pages of files whose pagers have pages elsewhere.
+    pub(crate) dirty: DirtyPages,
     /// Traces of pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
     /// Pageout, which is part of a higher storey. It frees memory for a waiting thread.
@@ -48,6 +50,8 @@ impl<M: Machine> Objects<M> {
     /// The place is new memory that no other thread can reach, and its field `physical` is initialised.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
+        // SAFETY: `physical` is initialised, by this function's contract.
+        let most = unsafe { &*(&raw const (*place).physical) }.config.dirty.unwrap_or(managed / 2);
         let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
         write_storey!(place => Objects {
             object_memory: ObjectMemory::new(boot),
@@ -55,6 +59,7 @@ impl<M: Machine> Objects<M> {
             io: Io::new(boot),
             keepers: Keepers::new(),
             swap: Swap::new(),
+            dirty: DirtyPages::new(most),
             ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),
             memory: Waiter::new();
             physical,

@@ -232,7 +232,7 @@ impl<M: Machine> Space<M> {
                 result = Err(MapError::NotMapped);
             }
             if let Some((object, first)) = shown {
-                write(&object, first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
+                write(&object, first..first + (part.len() >> PAGE_SHIFT))?;
             }
             at = part.end;
         }
