@@ -84,6 +84,7 @@ pub struct Settings {
 
 /// Why a machine could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NoMachine {
     /// The host has no memory for the RAM.
     Host,
@@ -109,6 +110,7 @@ impl std::error::Error for NoMachine {}
 
 /// Why the calling thread cannot become a CPU. After this error the thread's state is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum AttachError {
     /// The machine has no CPU of that number. CPUs are numbered from 0.
     NoSuchCpu {

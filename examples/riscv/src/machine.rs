@@ -1,4 +1,4 @@
-//! What the core asks of the machine: RAM, instructions, interrupts of other CPUs, and sleep.
+//! The machine as the core sees it: RAM, instructions, interrupts of other CPUs, and sleep.
 
 use crate::firmware;
 use core::arch::asm;

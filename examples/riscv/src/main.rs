@@ -233,7 +233,7 @@ extern "C" fn start(hart: usize) -> ! {
     say!("{CPUS} CPUs");
     let free = vm.frames().free();
     program();
-    // What the program had is freed before the count.
+    // The program's memory is freed before the count.
     vm.settle(&mut MaySleep::here());
     let now = vm.frames().free();
     say!("{free} frames were free before the program, {now} after it");

@@ -18,6 +18,7 @@ pub fn command(places: &Places) -> Result<u8> {
     toolchain::Toolchain::for_kernel(places)?;
     toolchain::add_to_rustup(toolchain::RISCV_TARGET)?;
     toolchain::Toolchain::for_target(places, toolchain::RISCV_TARGET)?;
+    crate::test::miri::install(&places.root)?;
     let qemu = accel::find_qemu()?;
     let (accelerator, why) = accel::choose(places, &qemu)?;
     crate::image::root::busybox()?;

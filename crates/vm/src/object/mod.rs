@@ -597,7 +597,9 @@ impl<M: Machine> Objects<M> {
     }
 }
 
-/// A counted handle on the object of a file or of shared memory. Dropping the last handle may sleep.
+/// A counted handle on the object of a file or of shared memory. Dropping the last handle may sleep. Mappings and
+/// requests keep the object without handles, and pageout keeps it for moments. The last of them tears it down:
+/// [`Vm::settle`](crate::reclaim::Reclaimer::settle) waits for that.
 pub struct ObjectRef<M: Machine> {
     object: NonNull<Object<M>>,
 }

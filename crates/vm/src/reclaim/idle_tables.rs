@@ -85,10 +85,10 @@ impl<M: Machine> Reclaimer<M> {
         self.take_kept(&mut self.pageout().hands.lock());
     }
 
-    /// Waits for what dropped handles of spaces and objects have left, and frees it. This is: pages that are being
-    /// written, pages that no space can see any more, objects that pageout still uses, and structures that readers
-    /// may still use. It is meant for the end of a program or of a test. Handles that other threads drop meanwhile may
-    /// leave more. The caller waits for requests of pagers, and for a moment in which no thread reads or writes pages.
+    /// Waits for the end of spaces and objects whose last handles were dropped, and frees their memory. Pages may be in
+    /// a write, and pageout may still use an object. Readers may use structures, and no space may see some pages any
+    /// more. It is meant for the end of a program or of a test. Handles that other threads drop meanwhile may leave
+    /// more. The caller waits for requests of pagers, and for a moment in which no thread reads or writes pages.
     pub fn settle(&'static self, may: &mut MaySleep) {
         // A structure that the first round frees may be the last that kept an object.
         for _ in 0..2 {

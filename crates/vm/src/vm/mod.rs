@@ -24,6 +24,7 @@ use quire_sync::record;
 
 /// Why a memory system cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum BootError {
     /// The RAM is too small for the page descriptors and the system itself. The value is the number of frames.
     TooLittleMemory(u64),
