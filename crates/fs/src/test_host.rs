@@ -8,6 +8,7 @@ use crate::{FsError, Io, OpenFlags, Vfs};
 use quire_heap::{Arc, Box, Map, SpareEntry};
 use quire_sync::epoch::{Domain, Slot};
 use quire_sync::{PerCpu, Quota};
+use quire_vm::error::PagerError;
 use quire_vm::object::WriteErrors;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -308,7 +309,7 @@ impl FileObject for TestObject {
     }
     fn write_back(&self, _first: u64, _end: u64) {
         if self.1.fails.load(Ordering::Relaxed) {
-            self.1.errors.raise();
+            self.1.errors.raise(PagerError::Failed);
         }
     }
     fn stored(&self) -> Option<Timestamp> {

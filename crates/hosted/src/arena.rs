@@ -1,28 +1,30 @@
-//! RAM: one anonymous memory mapping of the host, whose first frame has the number [`FIRST`].
+//! RAM: one anonymous memory mapping of the host. The machine's settings choose the number of its first frame.
 
 use memmap2::{MmapMut, MmapRaw};
 use quire_vm::{PAGE_SIZE, Pfn, PhysRange};
-
-/// The number of the first frame. Not zero, so that "frame zero" is always a bug here.
-pub const FIRST: Pfn = Pfn(0x100);
 
 /// The machine's memory. The host zeroes each page when it is first touched.
 pub struct Arena {
     /// A mapping without slices: the core and the simulated CPUs write through pointers to shared memory.
     memory: MmapRaw,
-    frames: u64,
+    range: PhysRange,
 }
 
 impl Arena {
-    /// Allocates `frames` frames of RAM.
-    pub fn new(frames: u64) -> std::io::Result<Self> {
-        let bytes = usize::try_from(frames * PAGE_SIZE).map_err(std::io::Error::other)?;
-        Ok(Arena { memory: MmapMut::map_anon(bytes)?.into(), frames })
+    /// Allocates RAM for the frames `range`.
+    pub fn new(range: PhysRange) -> std::io::Result<Self> {
+        let frames = range.end.0.saturating_sub(range.start.0);
+        let bytes = frames.checked_mul(PAGE_SIZE).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes.ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let memory: MmapRaw = MmapMut::map_anon(bytes)?.into();
+        // The core reaches values in RAM by their addresses, for instance the object of a page.
+        let _address = memory.as_mut_ptr().expose_provenance();
+        Ok(Arena { memory, range })
     }
 
     /// The range of the arena's frames.
     pub fn range(&self) -> PhysRange {
-        PhysRange { start: FIRST, end: Pfn(FIRST.0 + self.frames) }
+        self.range
     }
 
     /// The address of frame `pfn` in this process.
@@ -32,14 +34,14 @@ impl Arena {
     pub fn ptr(&self, pfn: Pfn) -> *mut u8 {
         let range = self.range();
         assert!(range.start <= pfn && pfn < range.end, "frame {pfn:?} is not RAM");
-        self.memory.as_mut_ptr().wrapping_add(((pfn.0 - FIRST.0) * PAGE_SIZE) as usize)
+        self.memory.as_mut_ptr().wrapping_add(((pfn.0 - range.start.0) * PAGE_SIZE) as usize)
     }
 
     /// Returns the frame that contains `ptr`.
     pub fn pfn(&self, ptr: *const u8) -> Pfn {
         let offset = ptr as usize - self.memory.as_ptr() as usize;
-        let pfn = Pfn(FIRST.0 + offset as u64 / PAGE_SIZE);
-        assert!(pfn < self.range().end, "{ptr:?} is not in RAM");
+        let pfn = Pfn(self.range.start.0 + offset as u64 / PAGE_SIZE);
+        assert!(pfn < self.range.end, "{ptr:?} is not in RAM");
         pfn
     }
 }
@@ -66,7 +68,7 @@ mod tests {
         assert_eq!(file.read::<()>(2, 6, &mut |from| Ok(from.copy_to(&mut copy))), Ok(6));
         assert_eq!(&copy, b"\0bytes");
         cpu.leave();
-        // Miri does not accept how the epoch retires values: through a pointer that was made from a shared reference.
-        std::mem::forget((space, file));
+        drop((space, file));
+        vm.epoch().drain();
     }
 }

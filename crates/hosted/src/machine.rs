@@ -1,6 +1,6 @@
 //! The machine: RAM, CPUs with their translation caches and inboxes, and the instructions that change them.
 
-use crate::arena::{Arena, FIRST};
+use crate::arena::Arena;
 use crate::simulate::Simulate;
 use crate::tlb::Tlb;
 use quire_pmap::{Hardware, KernelTables, Mmu, Request, Tables, kernel_pages};
@@ -57,6 +57,8 @@ pub struct Settings {
     pub cpus: usize,
     /// The number of frames of RAM, of 4 KiB.
     pub frames: u64,
+    /// The number of the first frame of RAM. It is not zero by default, so that a use of frame zero is a bug.
+    pub first_frame: u64,
     /// Whether the CPUs have address-space tags (PCIDs and INVPCID; ASIDs).
     pub pcid: bool,
     /// Whether freed frames are overwritten with a pattern.
@@ -82,6 +84,7 @@ pub struct Settings {
 
 /// Why a machine could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NoMachine {
     /// The host has no memory for the RAM.
     Host,
@@ -107,6 +110,7 @@ impl std::error::Error for NoMachine {}
 
 /// Why the calling thread cannot become a CPU. After this error the thread's state is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum AttachError {
     /// The machine has no CPU of that number. CPUs are numbered from 0.
     NoSuchCpu {
@@ -132,6 +136,7 @@ impl Default for Settings {
         Settings {
             cpus: 4,
             frames: 16 * 1024,
+            first_frame: 0x100,
             pcid: true,
             poison: true,
             device_frames: 0,
@@ -221,13 +226,14 @@ impl<F: Simulate> Simulated<F> {
         if settings.cpus == 0 || settings.cpus > MAX_CPUS {
             return Err(BootError::BadCpus(settings.cpus).into());
         }
-        let frames = settings.frames.checked_add(settings.device_frames).filter(|n| *n < u64::from(u32::MAX) - FIRST.0);
-        let Some(frames) = frames else {
-            let end = FIRST.0.saturating_add(settings.frames).saturating_add(settings.device_frames);
-            return Err(BootError::BadRange(PhysRange { start: FIRST, end: Pfn(end) }).into());
-        };
-        let arena = Arena::new(frames).map_err(|_| NoMachine::Host)?;
-        let all = arena.range();
+        let first = settings.first_frame;
+        let end = first.saturating_add(settings.frames).saturating_add(settings.device_frames);
+        let all = PhysRange { start: Pfn(first), end: Pfn(end) };
+        if end >= u64::from(u32::MAX) {
+            return Err(BootError::BadRange(all).into());
+        }
+        let arena = Arena::new(all).map_err(|_| NoMachine::Host)?;
+        let frames = end - first;
         let range = PhysRange { start: all.start, end: Pfn(all.start.0 + settings.frames) };
         // The first frames hold the kernel's tables; the core gets the rest.
         let mut taken = range.start.0;

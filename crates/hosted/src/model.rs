@@ -90,7 +90,7 @@ impl State {
     pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Content) -> bool {
         match (seen, self.prot()) {
             // Always possible for a mapped page, because only the test knows whether allocations or the pager can fail.
-            (Seen::Failed(FaultError::OutOfMemory | FaultError::Pager), Some(_)) => true,
+            (Seen::Failed(FaultError::OutOfMemory | FaultError::Pager(_)), Some(_)) => true,
             (Seen::Failed(FaultError::NotMapped), None) => true,
             (Seen::Failed(FaultError::Protection), Some(p)) => !p.contains(access.needs()),
             (Seen::Failed(FaultError::BeyondEnd), Some(p)) if p.contains(access.needs()) => match self {

@@ -90,15 +90,14 @@ impl From<quire_heap::OutOfMemory> for Errno {
 impl From<MapError> for Errno {
     fn from(e: MapError) -> Self {
         match e {
-            MapError::Invalid => Errno::EINVAL,
-            MapError::Pager => Errno::EIO,
+            MapError::Pager(_) => Errno::EIO,
             MapError::NotMapped | MapError::NoSpace | MapError::TooMany | MapError::OutOfMemory => Errno::ENOMEM,
             MapError::Exists => Errno::EEXIST,
             MapError::Ending => Errno::EINTR,
             MapError::Protection => Errno::EACCES,
             MapError::Refused | MapError::Sealed => Errno::EPERM,
-            // There is only one memory system, so this error does not occur.
-            MapError::Foreign => Errno::EINVAL,
+            // There is only one memory system, so `Foreign` does not occur. There is no other error at present.
+            _ => Errno::EINVAL,
         }
     }
 }

@@ -287,11 +287,10 @@ fn fault_signal<M: Machine>(
     let info = match error {
         FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
         FaultError::Protection => SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, address),
-        FaultError::BeyondEnd | FaultError::Pager | FaultError::NoRoom | FaultError::Foreign => {
-            SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address)
-        }
         // The thread ends on its return to user mode.
         FaultError::OutOfMemory => return,
+        // The page is beyond the file's end, or its pager failed. There is no other error at present.
+        _ => SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address),
     };
     // Garbage collectors and sandboxes fault on purpose, so a fault with a signal handler is not logged.
     if linux.machine.verbose() && !linux.handles(thread, info.signal) {

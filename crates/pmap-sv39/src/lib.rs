@@ -1,7 +1,7 @@
 //! RISC-V Sv39 page tables for Quire: three levels, and the hardware's encoding (RISC-V privileged architecture, 12.4).
 //! The architecture-independent code is in [`quire_pmap`]. Quire's kernel does not run on RISC-V. The hosted machine
-//! simulates the hardware, and runs the same tests as for x86-64. They show that the memory core depends on neither
-//! architecture.
+//! simulates the hardware, and runs the same tests as for x86-64. `examples/riscv` is a kernel of three CPUs that boots
+//! in QEMU. They show that the memory core depends on neither architecture.
 //!
 //! Differences from x86-64, beyond the bits:
 //! - The hardware may cache absent entries. After a leaf was entered, the CPU that faulted fences the address
@@ -13,6 +13,8 @@
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
+#[cfg(target_arch = "riscv64")]
+pub mod instructions;
 pub mod word;
 
 pub use word::Sv39;

@@ -15,6 +15,7 @@ pub const LARGE_PAGE: u64 = span(1);
 
 /// Why a kernel mapping could not be made. Mappings made before the error stay. No existing mapping is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum KernelMapError {
     /// The address is misaligned, not in the kernel's half, or outside the ranges that were reserved at boot.
     Invalid(u64),

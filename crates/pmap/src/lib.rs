@@ -22,6 +22,7 @@
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
+pub mod boot;
 mod check;
 pub mod format;
 mod hardware;
@@ -43,4 +44,4 @@ pub use hardware::Hardware;
 pub use kernel_tables::{KernelMapError, KernelTables};
 pub use mmu::Mmu;
 pub use pmap::{LockedTable, Tables};
-pub use shootdown::Request;
+pub use shootdown::{Inboxes, Request};

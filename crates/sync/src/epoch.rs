@@ -66,6 +66,13 @@ impl Default for Retired {
     }
 }
 
+/// The same address, with the right to write there. The owner of a value may know it by a shared reference, which allows
+/// reads alone. The value lies in memory whose provenance is exposed, for instance all RAM of a machine, or `value` has
+/// the right itself.
+fn given_up(value: *mut Retired) -> *mut Retired {
+    ptr::with_exposed_provenance_mut(value.expose_provenance())
+}
+
 // SAFETY: only the domain accesses the header, once its owner has given the value up.
 unsafe impl Send for Retired {}
 // SAFETY: a shared header gives no access: its fields are private and only the domain uses them.
@@ -340,6 +347,7 @@ impl Domain {
     /// # Safety
     /// As [`retire`](Self::retire).
     pub unsafe fn retire_large(&self, value: *mut Retired, bytes: u64, free: unsafe fn(*mut Retired)) {
+        let value = given_up(value);
         // SAFETY: the caller gave the value up.
         unsafe { (*value).free = Some(free) };
         // SAFETY: by this function's contract, `value` is a list of one retired value.
@@ -590,6 +598,7 @@ impl Pile<'_> {
     /// As [`Domain::retire`].
     pub unsafe fn add(&mut self, value: *mut Retired, free: unsafe fn(*mut Retired)) {
         record::wrote(value);
+        let value = given_up(value);
         // SAFETY: the caller gave the value up.
         unsafe { value.write(Retired { next: self.first, free: Some(free) }) };
         self.first = value;

@@ -77,7 +77,7 @@ pub mod types;
 mod vm;
 
 pub use error::{FaultError, MapError, OutOfMemory};
-pub use machine::{Machine, Phys, Pmap, Standing, Table};
+pub use machine::{DirectMap, Machine, Phys, Pmap, Standing, Table};
 pub use map::{Space, SpaceRef};
 pub use object::ObjectRef;
 pub use phys::Config;

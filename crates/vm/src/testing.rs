@@ -110,7 +110,8 @@ pub struct TestMachine {
     kernel: KernelTable,
     ram: NonNull<u8>,
     cpus: usize,
-    frames: u64,
+    /// The frames of RAM, and any holes between them.
+    span: PhysRange,
     domains: usize,
     /// The time that the machine reports for stores. Tests set it.
     pub store_time: core::sync::atomic::AtomicU64,
@@ -126,10 +127,10 @@ unsafe impl Sync for TestMachine {}
 // SAFETY: `ram` is one page-aligned allocation of all frames. It is freed only when the machine is not used any more.
 unsafe impl Phys for TestMachine {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
-        self.ram.as_ptr().wrapping_add(pfn.address() as usize)
+        self.ram.as_ptr().wrapping_add((pfn.0 - self.span.start.0) as usize * PAGE_SIZE as usize)
     }
     fn pfn_of(&self, at: *const u8) -> Pfn {
-        Pfn::containing((at as usize - self.ram.as_ptr() as usize) as u64)
+        Pfn(self.span.start.0 + (at as usize - self.ram.as_ptr() as usize) as u64 / PAGE_SIZE)
     }
 }
 
@@ -155,8 +156,9 @@ impl Machine for TestMachine {
     }
     // The domains are equal parts of RAM, one after the other.
     fn domain_of_frame(&self, pfn: Pfn) -> (usize, Pfn) {
-        let domain = pfn.0 * self.domains as u64 / self.frames;
-        (domain as usize, Pfn(((domain + 1) * self.frames).div_ceil(self.domains as u64)))
+        let (start, frames) = (self.span.start.0, self.span.end.0 - self.span.start.0);
+        let domain = (pfn.0 - start) * self.domains as u64 / frames;
+        (domain as usize, Pfn(start + ((domain + 1) * frames).div_ceil(self.domains as u64)))
     }
 }
 
@@ -172,22 +174,28 @@ pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
 
 /// Makes a memory system like [`boot_with`], on a machine of several memory domains.
 pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config) -> Boot {
+    boot_over(&[PhysRange { start: Pfn(0), end: Pfn(frames) }], cpus, domains, config)
+}
+
+/// Makes a memory system like [`boot_in_domains`], over the ranges `ram`.
+pub fn boot_over(ram: &[PhysRange], cpus: usize, domains: usize, config: Config) -> Boot {
     // The thread that boots is the first CPU, as on any machine, unless it has already chosen a CPU.
     #[cfg(not(any(loom, shuttle)))]
     if current_cpu() == quire_sync::hooks::threads::NO_CPU {
         quire_sync::hooks::threads::set_cpu(0);
     }
-    let layout = std::alloc::Layout::from_size_align((frames * PAGE_SIZE) as usize, PAGE_SIZE as usize).unwrap();
+    let span = PhysRange { start: ram[0].start, end: ram[ram.len() - 1].end };
+    let bytes = (span.end.0 - span.start.0) * PAGE_SIZE;
+    let layout = std::alloc::Layout::from_size_align(bytes as usize, PAGE_SIZE as usize).unwrap();
     // SAFETY: a machine has RAM, so the layout is not of size zero.
-    let ram = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
-    let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
+    let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let store_time = core::sync::atomic::AtomicU64::new(0);
     let standing = std::sync::Mutex::new((Standing::System, true));
-    let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time, standing };
-    // SAFETY: the allocation has all frames of `range`. Tests drop `Boot`, which frees it, after all values that use
+    let machine = TestMachine { kernel: KernelTable::new(), ram: memory, cpus, span, domains, store_time, standing };
+    // SAFETY: the allocation has all frames of `ram`. Tests drop `Boot`, which frees it, after all values that use
     // the system.
-    let vm = unsafe { Vm::new(machine, &[range], config) }.unwrap();
-    Boot { vm, ram, layout }
+    let vm = unsafe { Vm::new(machine, ram, config) }.unwrap();
+    Boot { vm, ram: memory, layout }
 }
 
 /// A memory system that is freed at the end of a test.

@@ -398,13 +398,13 @@ impl Pager for Disk {
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
         self.fills.fetch_add(1, Ordering::Relaxed);
         if page == 3 {
-            return Err(PagerError);
+            return Err(PagerError::Gone);
         }
         frame.fill(page as u8 + 1);
         Ok(())
     }
     fn make_writable(&self, page: u64) -> Result<(), PagerError> {
-        if page == 2 { Err(PagerError) } else { Ok(()) }
+        if page == 2 { Err(PagerError::NoRoom) } else { Ok(()) }
     }
     fn released(&self) {
         self.released.fetch_add(1, Ordering::Relaxed);
@@ -425,14 +425,14 @@ fn a_pager_is_asked_once_a_page_and_refusals_reach_the_fault() {
         assert_eq!(private.fault(page(0), Access::Read), Ok(FaultKind::Resident));
         assert_eq!((load(&shared, page(0)), load(&private, page(0))), (1, 1));
         assert_eq!(disk.fills.load(Ordering::Relaxed), 1);
-        assert_eq!(shared.fault(page(3), Access::Read), Err(FaultError::Pager));
-        assert_eq!(shared.fault(page(2), Access::Write), Err(FaultError::Pager));
+        assert_eq!(shared.fault(page(3), Access::Read), Err(FaultError::Pager(PagerError::Gone)));
+        assert_eq!(shared.fault(page(2), Access::Write), Err(FaultError::Pager(PagerError::NoRoom)));
         assert_eq!(private.fault(page(2), Access::Write), Ok(FaultKind::Copy));
         store(&shared, page(0), 7);
         assert_eq!(load(&private, page(0)), 7);
         assert_eq!(shared.fault(page(5), Access::Read), Err(FaultError::BeyondEnd));
         let read = file.read(3 * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
-        assert_eq!(read, Err(IoError::Pager));
+        assert_eq!(read, Err(IoError::Pager(PagerError::Gone)));
         assert_eq!(file.ident(), (1, 2));
         assert_eq!(disk.released.load(Ordering::Relaxed), 0);
     }

@@ -16,6 +16,9 @@ use crate::{failure::Result, machine::accel, places::Places};
 /// entry script has already installed the missing packages.
 pub fn command(places: &Places) -> Result<u8> {
     toolchain::Toolchain::for_kernel(places)?;
+    toolchain::add_to_rustup(toolchain::RISCV_TARGET)?;
+    toolchain::Toolchain::for_target(places, toolchain::RISCV_TARGET)?;
+    crate::test::miri::install(&places.root)?;
     let qemu = accel::find_qemu()?;
     let (accelerator, why) = accel::choose(places, &qemu)?;
     crate::image::root::busybox()?;

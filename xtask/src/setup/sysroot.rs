@@ -1,5 +1,5 @@
-//! A sysroot for the kernel's target. It is compiled once from Debian's `rust-web-src`, and kept for the exact version
-//! of rustc.
+//! A sysroot for a target without an operating system. It is compiled once from Debian's `rust-web-src`, and kept for
+//! the exact version of rustc and the target.
 //!
 //! Debian ships `core` and `alloc` only as source. If every build compiled them, it would take half a minute longer and
 //! depend on unstable flags. With a sysroot that is laid out as rustc expects it, plain `cargo build --target` works on
@@ -25,22 +25,23 @@ const MANIFEST: &str = "[package]\nname = \"empty\"\nversion = \"0.0.0\"\neditio
                         [profile.release]\nopt-level = 3\ncodegen-units = 1\nlto = \"fat\"\npanic \
                             = \"abort\"\n[workspace]\n";
 
-/// The name of the sysroot's directory for the version that `rustc -vV` printed.
-pub fn key(version: &str) -> String {
+/// The name of the sysroot's directory for the version that `rustc -vV` printed, and a target.
+pub fn key(version: &str, target: &str) -> String {
     let release = version.lines().find_map(|l| l.strip_prefix("release: ")).unwrap_or("unknown");
     let digest = Sha256::digest(version.as_bytes());
-    format!("sysroot-lto-{release}-{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
+    let of = if target == KERNEL_TARGET { String::new() } else { format!("-{target}") };
+    format!("sysroot-lto-{release}-{:02x}{:02x}{:02x}{:02x}{of}", digest[0], digest[1], digest[2], digest[3])
 }
 
-/// Whether the sysroot for `rustc` exists already.
-pub fn is_made(places: &Places, rustc: &Path) -> Result<bool> {
-    Ok(places.cache.join(key(&version(rustc)?)).join("complete").exists())
+/// Whether the sysroot for `rustc` and `target` exists already.
+pub fn is_made(places: &Places, rustc: &Path, target: &str) -> Result<bool> {
+    Ok(places.cache.join(key(&version(rustc)?, target)).join("complete").exists())
 }
 
-/// Returns the sysroot for `rustc`, and makes it first if it does not exist.
-pub fn ensure(places: &Places, rustc: &Path) -> Result<PathBuf> {
+/// Returns the sysroot for `rustc` and `target`, and makes it first if it does not exist.
+pub fn ensure(places: &Places, rustc: &Path, target: &str) -> Result<PathBuf> {
     let version = version(rustc)?;
-    let home = places.cache.join(key(&version));
+    let home = places.cache.join(key(&version, target));
     let done = home.join("complete");
     if done.exists() {
         return Ok(home);
@@ -49,21 +50,22 @@ pub fn ensure(places: &Places, rustc: &Path) -> Result<PathBuf> {
     if done.exists() {
         return Ok(home);
     }
-    let _step = Step::new("compiling Rust's core library for the kernel (once)");
+    let _step = Step::new(format!("compiling Rust's core library for {target} (once)"));
     // An interrupted attempt may have left an incomplete sysroot, which is removed.
     let _ = fs::remove_dir_all(&home);
     let work = places.cache.join("sysroot-build");
     let _ = fs::remove_dir_all(&work);
-    compile(&work, rustc)?;
+    compile(&work, rustc, target)?;
     let linker = linker(&version)?;
-    lay_out(&work, &home, rustc, &linker).doing(|| format!("cannot lay out the sysroot in {}", home.display()))?;
+    lay_out(&work, &home, rustc, &linker, target)
+        .doing(|| format!("cannot lay out the sysroot in {}", home.display()))?;
     let _ = fs::remove_dir_all(&work);
     fs::write(&done, version).doing(|| format!("cannot write {}", done.display()))?;
     Ok(home)
 }
 
-/// Compiles an empty crate for the kernel's target, together with the core library.
-fn compile(work: &Path, rustc: &Path) -> Result<()> {
+/// Compiles an empty crate for `target`, together with the core library.
+fn compile(work: &Path, rustc: &Path, target: &str) -> Result<()> {
     let src = work.join("src");
     fs::create_dir_all(&src).doing(|| format!("cannot make {}", src.display()))?;
     fs::write(work.join("Cargo.toml"), MANIFEST).doing(|| "cannot write the sysroot's manifest".to_string())?;
@@ -71,7 +73,7 @@ fn compile(work: &Path, rustc: &Path) -> Result<()> {
     let log = work.join("log");
     let file = fs::File::create(&log).doing(|| format!("cannot make {}", log.display()))?;
     let status = Command::new(rustc.with_file_name("cargo"))
-        .args(["build", "--release", "--target", KERNEL_TARGET, "-Zbuild-std=core,alloc,compiler_builtins"])
+        .args(["build", "--release", "--target", target, "-Zbuild-std=core,alloc,compiler_builtins"])
         .arg("-Zbuild-std-features=compiler-builtins-mem")
         .current_dir(work)
         .env("RUSTC", rustc)
@@ -111,10 +113,10 @@ fn linker(version: &str) -> Result<PathBuf> {
 
 /// Copies the libraries to the place where rustc searches them. Also writes the wrapper that makes rustc use this
 /// sysroot.
-fn lay_out(work: &Path, home: &Path, rustc: &Path, linker: &Path) -> std::io::Result<()> {
-    let libraries = home.join("lib/rustlib").join(KERNEL_TARGET).join("lib");
+fn lay_out(work: &Path, home: &Path, rustc: &Path, linker: &Path, target: &str) -> std::io::Result<()> {
+    let libraries = home.join("lib/rustlib").join(target).join("lib");
     fs::create_dir_all(&libraries)?;
-    for entry in fs::read_dir(work.join("target").join(KERNEL_TARGET).join("release/deps"))? {
+    for entry in fs::read_dir(work.join("target").join(target).join("release/deps"))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if (name.ends_with(".rlib") || name.ends_with(".rmeta")) && !name.starts_with("libempty") {
@@ -149,8 +151,9 @@ mod tests {
     fn another_rustc_gets_another_sysroot() {
         let one = "rustc 1.96.0\nhost: x86_64\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
         let other = "rustc 1.96.0\nhost: x86_64\nrelease: 1.96.0\nLLVM version: 22.1.9\n";
-        assert!(key(one).starts_with("sysroot-lto-1.96.0-"));
-        assert_ne!(key(one), key(other));
-        assert_eq!(key(one), key(one));
+        assert!(key(one, KERNEL_TARGET).starts_with("sysroot-lto-1.96.0-"));
+        assert_ne!(key(one, KERNEL_TARGET), key(other, KERNEL_TARGET));
+        assert_ne!(key(one, KERNEL_TARGET), key(one, "riscv64gc-unknown-none-elf"));
+        assert_eq!(key(one, KERNEL_TARGET), key(one, KERNEL_TARGET));
     }
 }

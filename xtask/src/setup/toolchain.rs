@@ -14,11 +14,13 @@ use crate::{
 
 /// The target for which the kernel is compiled.
 pub const KERNEL_TARGET: &str = "x86_64-unknown-none";
+/// The target of the example for RISC-V.
+pub const RISCV_TARGET: &str = "riscv64gc-unknown-none-elf";
 const NO_TOOLCHAIN: &str = "no Rust toolchain can build the kernel: run `rustup target add x86_64-unknown-none`, or on \
     Debian `./quire setup`";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
-/// A cargo and a rustc that can compile for [`KERNEL_TARGET`].
+/// A cargo and a rustc that can compile for a target without an operating system.
 #[derive(Debug, Clone)]
 pub struct Toolchain {
     /// The path of cargo.
@@ -32,13 +34,21 @@ pub struct Toolchain {
 impl Toolchain {
     /// Finds the toolchain for the kernel. Makes the sysroot if there is none yet for this rustc.
     pub fn for_kernel(places: &Places) -> Result<Self> {
-        if let Some(cargo) = rustup_with_target() {
+        Self::for_target(places, KERNEL_TARGET)
+    }
+
+    /// Finds the toolchain for `target`. Makes the sysroot if there is none yet for this rustc and target.
+    pub fn for_target(places: &Places, target: &str) -> Result<Self> {
+        if let Some(cargo) = rustup_with_target(target) {
             return Ok(Self { cargo, rustc: None, sysroot: None });
         }
         if !Path::new(DEBIAN_RUSTC).exists() || !Path::new("/usr/bin/cargo").exists() {
-            return Err(Failure::usage(NO_TOOLCHAIN));
+            return Err(match target {
+                KERNEL_TARGET => Failure::usage(NO_TOOLCHAIN),
+                _ => Failure::usage(format_args!("run `rustup target add {target}`, or ./quire setup")),
+            });
         }
-        let made = sysroot::ensure(places, Path::new(DEBIAN_RUSTC))?;
+        let made = sysroot::ensure(places, Path::new(DEBIAN_RUSTC), target)?;
         Ok(Self { cargo: "/usr/bin/cargo".into(), rustc: Some(made.join("bin/rustc")), sysroot: Some(made) })
     }
 
@@ -91,7 +101,8 @@ pub fn describe(places: &Places) -> Result<String> {
     if !debian.exists() || !Path::new("/usr/bin/cargo").exists() {
         return Err(Failure::usage(NO_TOOLCHAIN));
     }
-    let core = if sysroot::is_made(places, debian)? { "is compiled" } else { "will be compiled at first use" };
+    let core =
+        if sysroot::is_made(places, debian, KERNEL_TARGET)? { "is compiled" } else { "will be compiled at first use" };
     Ok(format!("Debian's rustc {}; Rust's core library for the kernel {core}", release(debian)?))
 }
 
@@ -104,15 +115,26 @@ pub fn compiler(places: &Places) -> Result<String> {
 
 /// Whether rustup's active toolchain has the kernel's target.
 pub fn rustup_builds_kernels() -> bool {
-    rustup_with_target().is_some()
+    rustup_with_target(KERNEL_TARGET).is_some()
 }
 
-/// The path of rustup's cargo, if its active toolchain has the kernel's target. This never makes rustup download
-/// anything.
-fn rustup_with_target() -> Option<PathBuf> {
+/// Adds `target` to rustup's active toolchain, if that toolchain builds the kernel and lacks the target.
+pub fn add_to_rustup(target: &str) -> Result<()> {
+    if !rustup_builds_kernels() || rustup_with_target(target).is_some() {
+        return Ok(());
+    }
+    let added = Command::new("rustup").args(["target", "add", target]).status();
+    match added.doing(|| "cannot run rustup".to_string())?.success() {
+        true => Ok(()),
+        false => Err(Failure::usage(format_args!("rustup target add {target} failed"))),
+    }
+}
+
+/// The path of rustup's cargo, if its active toolchain has `target`. This never makes rustup download anything.
+fn rustup_with_target(target: &str) -> Option<PathBuf> {
     let out = Command::new("rustc").args(["--print", "sysroot"]).env("RUSTUP_AUTO_INSTALL", "0").output().ok()?;
     let sysroot = PathBuf::from(String::from_utf8(out.stdout).ok()?.trim());
-    sysroot.join("lib/rustlib").join(KERNEL_TARGET).is_dir().then(|| sysroot.join("bin/cargo")).filter(|c| c.exists())
+    sysroot.join("lib/rustlib").join(target).is_dir().then(|| sysroot.join("bin/cargo")).filter(|c| c.exists())
 }
 
 fn path_with(first: &str) -> String {

@@ -1,7 +1,7 @@
 //! Runs Miri, if it is installed, to find undefined behaviour in code that needs no machine. That code is the
 //! containers of `quire-heap`, the primitives of `quire-sync`, and the data structures of `quire-vm` and `quire-task`.
 //! Of `quire-hosted` it runs the smallest machine.
-//! `./quire test --miri` takes minutes.
+//! `./quire test --miri` takes minutes. Each run of all tests has a small part of it.
 
 use std::{
     path::Path,
@@ -9,37 +9,55 @@ use std::{
 };
 
 use super::{Context, cargo::capture, verdict::Check};
-use crate::failure::Result;
+use crate::{
+    failure::{Doing, Failure, Result},
+    progress::Step,
+};
 
 /// A crate, and those of its tests that an interpreter can run in reasonable time.
 struct Program {
     package: &'static str,
     tests: &'static [&'static str],
+    /// Whether it belongs to each run of all tests.
+    is_short: bool,
 }
 
 const PROGRAMS: &[Program] = &[
-    Program { package: "quire-hosted", tests: &["arena::", "tlb::"] },
-    Program { package: "quire-heap", tests: &["arc::", "boxed::", "deque::", "map::", "vec::"] },
-    Program { package: "quire-sync", tests: &["cpuset::", "spin::", "per_cpu::"] },
-    Program { package: "quire-task", tests: &["list::", "run_queue::", "cpu_mask::"] },
-    Program { package: "quire-vm", tests: &["interval::", "types::"] },
+    Program { package: "quire-hosted", tests: &["arena::", "tlb::"], is_short: true },
+    Program { package: "quire-heap", tests: &["arc::", "boxed::", "deque::", "map::", "vec::"], is_short: false },
+    Program { package: "quire-sync", tests: &["cpuset::", "spin::", "per_cpu::"], is_short: false },
+    Program { package: "quire-task", tests: &["list::", "run_queue::", "cpu_mask::"], is_short: false },
+    Program { package: "quire-vm", tests: &["interval::", "types::"], is_short: false },
 ];
 
 fn name_of(program: &Program) -> String {
     format!("miri/{}", program.package)
 }
 
+/// The programs of this run: all with `--miri`, otherwise the short ones.
+fn programs(context: &Context<'_>) -> impl Iterator<Item = &'static Program> {
+    let all = context.miri;
+    PROGRAMS.iter().filter(move |program| all || program.is_short)
+}
+
 /// The checks' names: one for each crate.
-pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok(PROGRAMS.iter().map(name_of).collect())
+pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
+    Ok(programs(context).map(name_of).collect())
 }
 
 /// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    let selected: Vec<_> = PROGRAMS.iter().filter(|p| context.selects(&name_of(p))).collect();
+    if context.names_another("miri") {
+        return Ok(());
+    }
+    let selected: Vec<_> = programs(context).filter(|p| context.selects(&name_of(p))).collect();
+    if selected.is_empty() {
+        return Ok(());
+    }
     let Some(toolchain) = toolchain(&context.places.root) else {
-        let missing = "Miri is not installed (rustup toolchain install nightly --component miri,rust-src)";
-        selected.iter().for_each(|p| done(Check::skipped(name_of(p), missing, false)));
+        // No Debian package has it, so a machine without rustup cannot have it.
+        let missing = "Miri is not installed: ./quire setup installs it where rustup is";
+        selected.iter().for_each(|p| done(Check::skipped(name_of(p), missing, !has_rustup())));
         return Ok(());
     };
     for program in selected {
@@ -70,6 +88,26 @@ fn toolchain(root: &Path) -> Option<Option<&'static str>> {
         command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|s| s.success())
     })
+}
+
+/// Whether rustup, which alone installs Miri, is on this machine.
+fn has_rustup() -> bool {
+    let version = Command::new("rustup").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
+
+/// Installs Miri with rustup's nightly, if rustup is on this machine and no toolchain has Miri.
+pub fn install(root: &Path) -> Result<()> {
+    if !has_rustup() || toolchain(root).is_some() {
+        return Ok(());
+    }
+    let _step = Step::new("installing Miri with rustup's nightly (once)");
+    let mut command = Command::new("rustup");
+    command.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"]);
+    match command.stdin(Stdio::null()).status().doing(|| "cannot run rustup".to_string())?.success() {
+        true => Ok(()),
+        false => Err(Failure::usage("rustup could not install the nightly toolchain with Miri")),
+    }
 }
 
 fn cargo_miri(root: &Path, toolchain: Option<&str>) -> Command {

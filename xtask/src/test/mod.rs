@@ -10,7 +10,6 @@ mod allocation;
 pub mod api;
 mod atomics;
 mod attack;
-mod bare_metal;
 mod cargo;
 mod clocks;
 mod command;
@@ -19,13 +18,14 @@ mod counts;
 mod cpus;
 mod docs;
 mod doctor;
+mod embed;
 mod fuzz;
 mod guest;
 mod kvm;
 mod layers;
 mod lint;
 mod memory;
-mod miri;
+pub mod miri;
 mod models;
 mod names;
 mod packages;
@@ -79,6 +79,8 @@ pub struct Context<'a> {
     pub seed: Option<u64>,
     /// Whether the sanitizers run for long.
     pub sanitize: bool,
+    /// Whether Miri runs all of its programs.
+    pub miri: bool,
     logs: PathBuf,
     kernel: OnceLock<Result<PathBuf>>,
 }
@@ -150,9 +152,10 @@ const HERE: &[Stage] = &[
     Stage { name: "fuzz", names: fuzz::names, run: fuzz::run },
     Stage { name: "sanitize", names: sanitize::names, run: sanitize::run },
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },
+    MIRI,
 ];
 
-/// The stage that runs only with `--miri`.
+/// The stage that runs alone, and in full, with `--miri`.
 const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 
 /// The stages that boot machines.
@@ -174,7 +177,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "attack", names: attack::names, run: attack::run },
     Stage { name: "doctor", names: doctor::names, run: doctor::run },
     Stage { name: "kvm", names: kvm::names, run: kvm::run },
-    Stage { name: "embed", names: bare_metal::names, run: bare_metal::run },
+    Stage { name: "embed", names: embed::names, run: embed::run },
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
 
@@ -189,6 +192,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         minutes: options.minutes,
         seed: options.seed,
         sanitize: options.sanitize,
+        miri: options.miri,
         logs,
         kernel: OnceLock::new(),
     };
@@ -205,7 +209,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         return prose::show(places).map(|()| 0);
     }
     if options.list {
-        let stages = || HERE.iter().chain(GUESTS).chain(options.miri.then_some(&MIRI));
+        let stages = || HERE.iter().chain(GUESTS);
         let names = |name: &str| match stages().find(|stage| stage.name == name) {
             Some(stage) => (stage.names)(&context),
             None => Ok(Vec::new()),

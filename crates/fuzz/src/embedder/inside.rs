@@ -10,7 +10,7 @@ use quire_vm::phys::frames::Frame;
 use quire_vm::phys::page::Page;
 use quire_vm::tlb::flush::{FlushSet, Obligation};
 use quire_vm::types::Queue;
-use quire_vm::{Machine, PAGE_SIZE, Pmap, Table, VirtRange};
+use quire_vm::{DirectMap, Machine, PAGE_SIZE, Pmap, Table, VirtRange};
 use std::ops::Range;
 
 type Tables = <Hosted as Machine>::Pmap;
@@ -113,4 +113,10 @@ pub fn requeue(vm: V, from: Queue, to: Queue, n: usize) {
 pub fn free_by_number(vm: V, frame: Frame) {
     // SAFETY: the caller owns the frame of this system, and does not use it any more.
     unsafe { vm.free_pfn(frame.into_pfn()) }
+}
+
+/// A map of RAM at any address, of which nothing is read.
+pub fn direct_map(start: u64) -> DirectMap {
+    // SAFETY: the caller only computes addresses.
+    unsafe { DirectMap::new(start) }
 }

@@ -4,6 +4,7 @@
 use super::pagers::{Blank, Disk, Pattern};
 use super::world::THINGS;
 use super::{Operation, inside};
+use quire_vm::error::PagerError;
 use quire_vm::object::SlotFilter;
 use quire_vm::object::WeakRef;
 use quire_vm::{ObjectRef, PAGE_SIZE};
@@ -16,13 +17,14 @@ pub const OPERATIONS: &[Operation] = &[
         let ((n, vm), pages) = (p.system(), p.below(32));
         let bytes = if p.below(8) == 0 { p.input.long() } else { pages * PAGE_SIZE + p.below(2) };
         let quota = Some(p.world.quotas[n]);
-        let object = match p.below(7) {
+        let object = match p.below(8) {
             0 => ObjectRef::anonymous(vm, if p.below(8) == 0 { p.input.long() } else { pages }),
             1 => ObjectRef::with_pager(vm, &Disk, bytes),
             2 => ObjectRef::with_pager(vm, &Pattern, bytes),
             3 => ObjectRef::with_pager(vm, p.world.file_store, bytes),
             4 => p.world.device(n),
             5 => ObjectRef::charged(vm, &Disk, bytes, quota),
+            6 => ObjectRef::owning(vm, Pattern, bytes, None),
             _ => ObjectRef::charged(vm, &Blank, bytes, quota),
         };
         if let Ok(object) = object {
@@ -115,7 +117,7 @@ pub const OPERATIONS: &[Operation] = &[
         let errors = object.write_errors();
         let cursor = errors.follow();
         if p.flip() {
-            errors.raise();
+            errors.raise(PagerError::Failed);
         }
         let _reported = errors.report(&cursor);
     }),

@@ -38,7 +38,7 @@ fn outcome() -> Result<(), PagerError> {
     let n = CALLS.fetch_add(1, Ordering::Relaxed);
     match FAILS.load(Ordering::Relaxed) {
         0 => Ok(()),
-        one_in if n.is_multiple_of(one_in) => Err(PagerError),
+        one_in if n.is_multiple_of(one_in) => Err(PagerError::Failed),
         _ => Ok(()),
     }
 }
@@ -74,11 +74,22 @@ impl Pager for Disk {
             // Only the pages of a read may be stored into.
             let reads = request.direction() == Direction::Read;
             assert_eq!(request.page_mut(0).is_some(), reads);
+            let mut copy = [0; 9];
+            let end = request.len() * PAGE_SIZE as usize;
+            assert_eq!((request.copy_out(end - 4, &mut copy), request.copy_out(end, &mut copy)), (4, 0));
+            assert_eq!(request.copy_in(end - 4, &copy), if reads { 4 } else { 0 });
             match outcome() {
                 Ok(()) if reads => request.fill_by(&Pattern),
                 done => request.complete(done),
             }
         }
+    }
+    fn fills_whole(&self) -> bool {
+        false
+    }
+    fn share(&self) -> usize {
+        // All pagers of this file share the records of one.
+        8
     }
     fn make_writable(&self, _page: u64) -> Result<(), PagerError> {
         outcome()

@@ -52,8 +52,8 @@ pub const OPERATIONS: &[Operation] = &[
     }),
     ("drain", |p| {
         let vm = p.vm();
-        match p.below(9) {
-            7 => inside::requeue(vm, p.one_of(&Queue::ALL), p.one_of(&Queue::ALL), p.below(4) as usize),
+        match p.below(10) {
+            8 => inside::requeue(vm, p.one_of(&Queue::ALL), p.one_of(&Queue::ALL), p.below(4) as usize),
             0 => vm.drain_caches(),
             1 => vm.drain_magazines(),
             2 => vm.drain_own_queue_batch(),
@@ -61,6 +61,7 @@ pub const OPERATIONS: &[Operation] = &[
             4 => vm.queues().drain_batches(),
             5 => drop(vm.idle_zero(p.below(8) as u32)),
             6 => vm.give_back_kept(),
+            7 => vm.settle(&mut MaySleep::here()),
             _ => vm.epoch().drain(),
         }
     }),
@@ -178,7 +179,8 @@ fn count(p: &mut Player<'_>) {
             let _racing = (frames.free(), frames.free_in(domain), frames.large(), frames.is_low(), frames.lowest());
             let _racing = frames.is_scarce();
             let fixed = (frames.total(), frames.total_in(domain), frames.domains(), frames.reserve(), frames.floor());
-            assert!(fixed.0 <= vm.page_count());
+            let span = vm.frame_span();
+            assert!(fixed.0 <= span.end - span.start && span.end == vm.page_count());
             let (info, kept) = (frames.domain_info(domain), frames.cpu_frames(0));
             assert!(info.total == fixed.1 && info.span.end <= vm.page_count() && kept.domain < fixed.2);
         }

@@ -1,7 +1,7 @@
 //! Calls on plain values (flags, ranges, sets, cursors), and on the machine as the core sees it.
 #![forbid(unsafe_code)]
 
-use super::Operation;
+use super::{Operation, inside};
 use quire_vm::machine::{Enter, KernelPages};
 use quire_vm::map::Flags;
 use quire_vm::mutant::{Mutant, mutant};
@@ -53,6 +53,9 @@ pub const OPERATIONS: &[Operation] = &[
         let (prot, access) = (p.prot(), p.one_of(&[Access::Read, Access::Write, Access::Exec]));
         assert!(!prot.contains(access.needs()) || prot.allows(access));
         assert_eq!(Enter::new(frame, prot).pfn, frame);
+        let map = inside::direct_map(start);
+        assert_eq!(map.frame_ptr(frame).addr() as u64, map.address(frame.address()));
+        assert_eq!(map.pfn_of(map.frame_ptr(frame)), frame);
         let _off = mutant(Mutant::MissInClosedArena);
     }),
     ("cursors", |p| {

@@ -100,6 +100,7 @@ impl World {
         for (vm, kernel) in vms.iter().zip(kernels) {
             vm.poll_with(&Late).expect("there is room");
             vm.reclaim_from(&Keeper);
+            assert_eq!(vm.leak(7u64), Ok(&7));
             // The buffer stays for ever. It is made before `Account::of` counts the memory in use, so it is no leak.
             let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
         }

@@ -3,6 +3,7 @@
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::content::IoError;
+use quire_vm::error::PagerError;
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
 use quire_vm::object::ObjectRef;
 use quire_vm::{Access, FaultError, MapError, MemoryType, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange, Vm};
@@ -112,8 +113,8 @@ fn a_device_has_no_pages_and_leaves_none_behind<F: Simulate>() {
     object.page_out(0..PAGES);
     let part = VirtRange { start: page(3), end: page(9) };
     let _no_matter = space.advise(part, Advice::DontNeed);
-    assert_eq!(object.read::<Infallible>(0, 8, &mut |b| Ok(b.len())), Err(IoError::Pager));
-    assert_eq!(object.write::<Infallible>(0, 8, &mut |b| Ok(b.len())), Err(IoError::Pager));
+    assert_eq!(object.read::<Infallible>(0, 8, &mut |b| Ok(b.len())), Err(IoError::Pager(PagerError::Device)));
+    assert_eq!(object.write::<Infallible>(0, 8, &mut |b| Ok(b.len())), Err(IoError::Pager(PagerError::Device)));
     (0..PAGES).for_each(|n| assert_eq!(cpu.read(&space, page(n)), Ok(n)));
     space.protect(part, Prot::READ).unwrap();
     assert_eq!(cpu.write(&space, page(4), 1), Err(FaultError::Protection));

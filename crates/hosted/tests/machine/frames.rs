@@ -1,7 +1,9 @@
 //! Frames and slabs on the hosted machine: nothing is allocated twice, nothing is lost, and the reserve holds.
 
-use quire_hosted::{Cpu, Hosted, Settings};
+use quire_hosted::{Cpu, Hosted, Settings, Simulate, Simulated};
 use quire_sync::hooks::threads::as_cpu;
+use quire_vm::map::{MapRequest, Placement, Space};
+use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::phys::frames::{CHAIN, Fill, For, Frame};
 use quire_vm::stats::Event;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Phys, Vm};
@@ -215,4 +217,40 @@ fn an_idle_cpu_zeroes_frames_for_first_touches_if_enabled() {
         assert_eq!(vm.frames().check(), Ok(()));
         cpu.leave();
     }
+}
+
+quire_hosted::of_each_architecture!(memory_serves_programs_wherever_ram_begins,);
+
+/// RAM that begins at 2 GiB, as on many boards, and at 256 GiB. Pages are written, forked, written out and read back.
+fn memory_serves_programs_wherever_ram_begins<F: Simulate>() {
+    let mut costs = Vec::new();
+    for first_frame in [0x100, 0x8_0000, 0x400_0000] {
+        let settings = Settings { cpus: 2, frames: 8192, first_frame, ..Settings::default() };
+        let vm = Simulated::<F>::boot(settings).unwrap();
+        costs.push(8192 - vm.frames().free());
+        let cpu = Cpu::attach(vm, 0).unwrap();
+        let bytes = vec![[0u8; PAGE_SIZE as usize]; 8192].leak();
+        // SAFETY: the memory is leaked, large enough, and has no other user.
+        let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
+        vm.add_swap(Box::leak(Box::new(store))).unwrap();
+        let space = Space::new(vm).unwrap();
+        let pages = 10_000;
+        let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, pages * PAGE_SIZE)).unwrap();
+        cpu.enter(&space).unwrap();
+        for n in 0..pages {
+            cpu.write(&space, at + n * PAGE_SIZE, n ^ first_frame).unwrap();
+        }
+        assert!(vm.stats().total(Event::SwapOut) > 0);
+        let child = space.fork().unwrap();
+        cpu.write(&space, at, 1).unwrap();
+        cpu.enter(&child).unwrap();
+        for n in 0..pages {
+            assert_eq!(cpu.read(&child, at + n * PAGE_SIZE), Ok(n ^ first_frame));
+        }
+        cpu.leave();
+        drop((space, child));
+        vm.epoch().drain();
+        vm.check(true).unwrap();
+    }
+    assert!(costs.iter().all(|cost| cost.abs_diff(costs[0]) <= 16), "frames used at boot: {costs:?}");
 }

@@ -6,6 +6,7 @@ use crate::world::{COMMON, LANE_PAGES, SpaceModel, write_stamp};
 use quire_hosted::model::{Content, Page, Seen, Span, State};
 use quire_hosted::{Simulate, Simulated};
 use quire_vm::content::IoError;
+use quire_vm::error::PagerError;
 use quire_vm::map::Space;
 use quire_vm::object::ObjectRef;
 use quire_vm::object::index::Slot;
@@ -16,7 +17,10 @@ use std::sync::atomic::Ordering;
 const PATIENCE: u32 = 10_000;
 
 fn patient<R>(f: impl Fn() -> Result<R, FaultError>) -> Result<R, FaultError> {
-    (0..PATIENCE).map(|_| f()).find(|r| !matches!(r, Err(FaultError::Pager))).unwrap_or(Err(FaultError::Pager))
+    (0..PATIENCE)
+        .map(|_| f())
+        .find(|r| !matches!(r, Err(FaultError::Pager(_))))
+        .unwrap_or(Err(FaultError::Pager(PagerError::Failed)))
 }
 
 impl<F: Simulate> Worker<'_, F> {
@@ -275,7 +279,7 @@ fn read_stamp<F: Simulate>(object: &ObjectRef<Simulated<F>>, page: u64) -> Optio
     match read {
         Ok(8) => Some(stamp),
         Ok(0) => None,
-        Err(IoError::Pager | IoError::OutOfMemory) => read_stamp(object, page),
+        Err(IoError::Pager(_) | IoError::OutOfMemory) => read_stamp(object, page),
         other => panic!("an object's page cannot be read: {other:?}"),
     }
 }

@@ -287,7 +287,7 @@ impl<F: Simulate> Worker<'_, F> {
             1 if shared => {
                 let written = (0..PATIENCE).any(|_| match model.space.sync(pages(at, FILE_PART)) {
                     Ok(()) => true,
-                    Err(MapError::Pager | MapError::OutOfMemory) => false,
+                    Err(MapError::Pager(_) | MapError::OutOfMemory) => false,
                     Err(e) => self.wrong(&format!("writing back failed: {e:?}")),
                 });
                 if !written {

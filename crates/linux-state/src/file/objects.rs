@@ -142,9 +142,10 @@ fn fs_error(e: IoError<FsError>) -> FsError {
     match e {
         IoError::OutOfMemory => FsError::OutOfMemory,
         IoError::NoRoom => FsError::NoSpace,
-        IoError::Pager => FsError::Io,
         IoError::TooLarge => FsError::TooLarge,
         IoError::Caller(e) => e,
+        // The pager failed. There is no other error at present.
+        _ => FsError::Io,
     }
 }
 

@@ -152,7 +152,8 @@ fn memory(bytes: usize) -> NonNull<u8> {
 impl One {
     /// Starts a machine with these files and programs. The machine runs for ever.
     pub fn boot(files: Vec<u8>, programs: &'static dyn Programs, trees: &'static dyn Trees<One>) -> &'static One {
-        let arena = Arena::new(FRAMES).expect("the host gives memory for the arena");
+        let arena = Arena::new(PhysRange { start: Pfn(0x100), end: Pfn(0x100 + FRAMES) })
+            .expect("the host gives memory for the arena");
         let range = arena.range();
         let (ram, mut taken) = (Ram(&arena), range.start.0);
         let mut frame = || {

@@ -18,9 +18,11 @@
 //! space again. Freed page tables must leave its paging-structure caches, so flushes of upper levels (structure
 //! flushes) interrupt it too. It also unloads a root that another CPU drops (`root`).
 
+pub(crate) mod inboxes;
 pub(crate) mod request;
 pub(crate) mod residency;
 
+pub use inboxes::Inboxes;
 pub use request::Request;
 
 use crate::format::Format;

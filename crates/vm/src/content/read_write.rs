@@ -23,11 +23,12 @@ use quire_sync::atomic::{Ordering, fence_full};
 /// The reason why a read or a write transferred no byte. A call that has transferred bytes returns their number instead
 /// of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum IoError<E> {
     /// No frame is free for a page.
     OutOfMemory,
-    /// The pager could not read a page, or refused to make it writable.
-    Pager,
+    /// The pager could not read a page, or refused to make it writable, for this reason.
+    Pager(PagerError),
     /// The object's file system has no room for a page.
     NoRoom,
     /// The offset is beyond what an object can have, or beyond the object's end.
@@ -47,8 +48,8 @@ impl<E> From<NoRoom> for IoError<E> {
     }
 }
 impl<E> From<PagerError> for IoError<E> {
-    fn from(_: PagerError) -> Self {
-        IoError::Pager
+    fn from(error: PagerError) -> Self {
+        IoError::Pager(error)
     }
 }
 
@@ -141,7 +142,8 @@ fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep)
         Ok(()) => Ok(()),
         Err(FaultError::OutOfMemory) if vm.wait_for_memory(may) => Ok(()),
         Err(FaultError::OutOfMemory) => Err(IoError::OutOfMemory),
-        Err(_) => Err(IoError::Pager),
+        Err(FaultError::Pager(error)) => Err(IoError::Pager(error)),
+        Err(_) => Err(IoError::Pager(PagerError::Failed)),
     }
 }
 
@@ -258,6 +260,7 @@ fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) 
     }
     if let Some(pager) = object.pager().filter(|p| !p.in_memory()) {
         pager.make_writable(key)?;
+        object.count_dirty();
     }
     laundry::mark_dirty(object, key, page, &may.pin(object.vm().epoch()));
     Ok(())
@@ -304,7 +307,7 @@ impl<M: Machine> ObjectRef<M> {
         sink: &mut dyn FnMut(FrameBytes<'_>) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
         if self.device().is_some() {
-            return Err(IoError::Pager);
+            return Err(IoError::Pager(PagerError::Device));
         }
         let mut may = MaySleep::here();
         let mut done = 0;
@@ -364,7 +367,7 @@ impl<M: Machine> ObjectRef<M> {
         source: &mut dyn FnMut(FrameBytesMut<'_>) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
         if self.device().is_some() {
-            return Err(IoError::Pager);
+            return Err(IoError::Pager(PagerError::Device));
         }
         let mut may = MaySleep::here();
         let mut done = 0;
@@ -448,7 +451,10 @@ impl<M: Machine> ObjectRef<M> {
             let n = (PAGE_SIZE - within).min(range.end - at);
             let held = match self.holes_are_zero() {
                 true => resident(self, key, &mut may)?,
-                false => Some(present(self, key, &mut may)?),
+                false => {
+                    self.wait_to_dirty(&mut may)?;
+                    Some(present(self, key, &mut may)?)
+                }
             };
             let Some(held) = held else {
                 // All holes up to the next page are skipped in one step, because a range from a program may have 2^52
@@ -478,7 +484,10 @@ impl<M: Machine> ObjectRef<M> {
         // Usually the page is resident, and one lookup suffices.
         let held = match self.holes_are_zero() {
             true => resident(self, key, may),
-            false => present(self, key, may).map(Some),
+            false => {
+                self.wait_to_dirty(may)?;
+                present(self, key, may).map(Some)
+            }
         };
         let Some(held) = held.map_err(IoError::of_caller)? else {
             let charge = self.charge(1)?;
@@ -524,7 +533,7 @@ impl IoError<()> {
     pub fn of_caller<E>(self) -> IoError<E> {
         match self {
             IoError::OutOfMemory | IoError::Caller(()) => IoError::OutOfMemory,
-            IoError::Pager => IoError::Pager,
+            IoError::Pager(error) => IoError::Pager(error),
             IoError::NoRoom => IoError::NoRoom,
             IoError::TooLarge => IoError::TooLarge,
         }

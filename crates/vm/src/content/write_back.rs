@@ -42,6 +42,31 @@ impl<M: Machine> Object<M> {
     pub(crate) fn is_written_back(&self) -> bool {
         !self.holes_are_zero() && laundry::can_launder(self)
     }
+
+    /// Waits until the object, whose pager has pages elsewhere, may have one more dirty page. The caller holds no page.
+    pub(crate) fn wait_to_dirty(&self, may: &mut MaySleep) -> Result<(), PagerError> {
+        if self.may_dirty() { Ok(()) } else { self.make_clean(may) }
+    }
+
+    #[cold]
+    fn make_clean(&self, may: &mut MaySleep) -> Result<(), PagerError> {
+        // Removed pages may be counted still.
+        self.recount_dirty(may);
+        if self.may_dirty() {
+            return Ok(());
+        }
+        if !self.is_written_back() {
+            return Err(PagerError::TooManyDirty);
+        }
+        let own = ObjectRef::of(self, &may.pin(self.vm().epoch()));
+        // An object that is being torn down has no pages to write.
+        if let Some(own) = own {
+            own.start_writes(0..KEYS, may);
+            own.wait_for_writes(0..KEYS, may)?;
+        }
+        self.recount_dirty(may);
+        if self.may_dirty() { Ok(()) } else { Err(PagerError::TooManyDirty) }
+    }
 }
 
 impl<M: Machine> ObjectRef<M> {
@@ -174,7 +199,7 @@ impl<M: Machine> ObjectRef<M> {
                         break;
                     }
                     if state.dirty() && failed != 0 {
-                        result = Err(PagerError);
+                        result = Err(self.write_errors().last());
                     }
                 }
                 wait

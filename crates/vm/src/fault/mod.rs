@@ -140,7 +140,7 @@ fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
         Err(FaultError::NotMapped) => 7,
         Err(FaultError::Protection) => 8,
         Err(FaultError::BeyondEnd) => 9,
-        Err(FaultError::Pager) => 10,
+        Err(FaultError::Pager(_)) => 10,
         Err(FaultError::OutOfMemory) => 11,
         Err(FaultError::NoRoom) => 12,
         Err(FaultError::Foreign) => 13,
@@ -284,6 +284,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
             }
             Attempt::Hook(hook) => {
                 writers_out = None;
+                hook.object().wait_to_dirty(&mut may)?;
                 hook.run(&mut may)?;
                 continue;
             }

@@ -7,11 +7,13 @@
 //! that they owe.
 
 pub(crate) mod bytes;
+mod direct;
 mod frame_bytes;
 mod kernel;
 mod phys;
 mod pmap;
 
+pub use direct::DirectMap;
 pub use frame_bytes::{FrameBytes, FrameBytesMut};
 pub use kernel::KernelPages;
 pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};

@@ -28,7 +28,7 @@ fn in_a_row() -> World {
 /// The number of pages of all objects.
 fn pages(w: &World) -> usize {
     let vm = w.boot.vm;
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
+    vm.frame_span().filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
 }
 
 /// A page is made ahead while another CPU touches it.

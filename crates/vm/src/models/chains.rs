@@ -9,7 +9,7 @@ use crate::stats::FaultKind;
 /// The number of pages of all objects but the file.
 fn pages(w: &World) -> usize {
     let vm = w.boot.vm;
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count() - w.file.resident() as usize
+    vm.frame_span().filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count() - w.file.resident() as usize
 }
 
 /// Asserts that a page that no space sees is freed, or that its object is marked for the reaper.
@@ -49,7 +49,7 @@ fn flag_against_teardown() {
     store(&w.space, 0, 1);
     let vm = w.boot.vm;
     let own = |p: &&Page| p.kind() == FrameKind::Object && p.object() != w.file.address();
-    let page = (0..vm.page_count()).map(|n| vm.page(Pfn(n))).find(own).expect("the private page");
+    let page = vm.frame_span().map(|n| vm.page(Pfn(n))).find(own).expect("the private page");
     beside(
         w,
         |w| w.space.unmap(ONE).unwrap(),

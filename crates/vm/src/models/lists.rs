@@ -192,7 +192,7 @@ fn close_against_last_unmap() {
     // The order matters, because a system must be dropped after the values in it, even if the model fails.
     let World { boot, space, file } = w;
     let vm = boot.vm;
-    let pages = || (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
+    let pages = || vm.frame_span().filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
     assert_eq!((pages(), file.shards().has_own()), (1, true));
     let other = space.clone();
     let unmap = thread::spawn(move || {

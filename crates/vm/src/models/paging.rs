@@ -63,7 +63,7 @@ fn page_in_against_page_in() {
                 "one page was read into two frames"
             );
             let vm = w.boot.vm;
-            let pages = (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
+            let pages = vm.frame_span().filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count();
             assert_eq!(pages, 1, "one page was read into two frames");
         },
     );

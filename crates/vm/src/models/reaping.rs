@@ -16,7 +16,7 @@ fn reap(space: &Space<TestMachine>) {
 fn pages(boot: &Boot) -> usize {
     let vm = boot.vm;
     vm.finish_io(&mut MaySleep::here());
-    (0..vm.page_count()).filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
+    vm.frame_span().filter(|n| vm.page(Pfn(*n)).kind() == FrameKind::Object).count()
 }
 
 /// Asserts that the reaped space has no page and no translation, and that no frame was freed twice.

@@ -29,13 +29,23 @@ pub struct Device {
     pub memory: MemoryType,
 }
 
-/// A field that device objects and other objects use differently.
-pub(super) enum Own {
-    /// The frames of a device.
-    Device(Device),
-    /// In other objects: the time of a store ([`store_times`](super::store_times)).
-    Stored(AtomicU64),
+/// Words that device objects and other objects use differently.
+pub(super) struct Own {
+    /// The number of a device's first frame. In other objects: the time of a store
+    /// ([`store_times`](super::store_times)).
+    pub value: AtomicU64,
+    /// The memory type of a device, as a number. In other objects: the number of dirty pages ([`dirty`](super::dirty)).
+    pub dirty: AtomicU64,
 }
+
+impl Own {
+    pub(super) fn new() -> Own {
+        Own { value: AtomicU64::new(0), dirty: AtomicU64::new(0) }
+    }
+}
+
+/// The memory types, by the number in [`Own`].
+const MEMORY_TYPES: [MemoryType; 3] = [MemoryType::WriteBack, MemoryType::WriteCombining, MemoryType::Uncached];
 
 impl<M: Machine> Object<M> {
     /// The object's frames. `None` if the object is no device.
@@ -45,10 +55,8 @@ impl<M: Machine> Object<M> {
         if self.flags.load(Ordering::Relaxed) & DEVICE == 0 {
             return None;
         }
-        match &self.own {
-            Own::Device(device) => Some(*device),
-            Own::Stored(_) => None,
-        }
+        let memory = MEMORY_TYPES.get(self.own.dirty.load(Ordering::Relaxed) as usize).copied();
+        Some(Device { first: Pfn(self.own.value.load(Ordering::Relaxed)), memory: memory? })
     }
 }
 
@@ -70,7 +78,9 @@ impl<M: Machine> ObjectRef<M> {
         let mut object = Object::build(vm, size, DEVICE, None);
         // Code that finds a PTE reads the frame's descriptor, so the frames need descriptors.
         vm.describe_device(frames.start.0, frames.end.0);
-        object.own = Own::Device(Device { first: frames.start, memory });
+        object.own.value = AtomicU64::new(frames.start.0);
+        let number = MEMORY_TYPES.iter().position(|m| *m == memory).unwrap_or(MEMORY_TYPES.len());
+        object.own.dirty = AtomicU64::new(number as u64);
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 

@@ -3,12 +3,15 @@
 //! Flushes, pageout and other threads write pages. A program that has the file open learns of a failed write when it
 //! syncs the file. So each open file records the last failure that it has reported. (Linux: `lib/errseq.c`.)
 
+use crate::error::PagerError;
 use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// Bit: the last failure was reported, so the next failure is counted as a new one.
 const REPORTED: u32 = 1;
 /// The increment for one failure.
 const ONE: u32 = 2;
+/// The lowest bit of the code of the last failure, above the count.
+const CODE: u32 = 28;
 
 /// The count of failed writes of an object. Failures between two reports count as one.
 #[derive(Debug)]
@@ -29,9 +32,17 @@ impl WriteErrors {
     }
 
     /// Records that a write has failed.
-    pub fn raise(&self) {
-        let next = |now: u32| (now & REPORTED != 0).then(|| now.wrapping_add(ONE) & !REPORTED);
+    pub fn raise(&self, error: PagerError) {
+        let code = u32::from(PagerError::to_code(Err(error))) << CODE;
+        let count = |now: u32| now.wrapping_add(ONE) & ((1 << CODE) - 1) & !REPORTED;
+        let next = |now: u32| (now & REPORTED != 0).then(|| count(now) | code);
         let _reported_already = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+    }
+
+    /// The reason of the last failure, of those since the last report the first.
+    pub(crate) fn last(&self) -> PagerError {
+        let code = (self.0.load(Ordering::Acquire) >> CODE) as u8;
+        PagerError::from_code(code).err().unwrap_or(PagerError::Failed)
     }
 
     /// The cursor of a new open file. The file does not report failures that another open file has already reported.
@@ -68,14 +79,16 @@ mod tests {
         let errors = WriteErrors::new();
         let (a, b) = (errors.follow(), errors.follow());
         assert_eq!((errors.report(&a), errors.report(&b)), (Ok(()), Ok(())));
-        errors.raise();
-        errors.raise();
+        errors.raise(PagerError::NoRoom);
+        errors.raise(PagerError::Failed);
+        assert_eq!(errors.last(), PagerError::NoRoom);
         let unknown = errors.follow();
         assert_eq!((errors.report(&a), errors.report(&a)), (Err(WritesFailed), Ok(())));
         let late = errors.follow();
         assert_eq!((errors.report(&late), errors.report(&late)), (Ok(()), Ok(())));
         assert_eq!((errors.report(&unknown), errors.report(&unknown)), (Err(WritesFailed), Ok(())));
-        errors.raise();
+        errors.raise(PagerError::Gone);
+        assert_eq!(errors.last(), PagerError::Gone);
         for reader in [&a, &late, &unknown] {
             assert_eq!((errors.report(reader), errors.report(reader)), (Err(WritesFailed), Ok(())));
         }

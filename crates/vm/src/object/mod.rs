@@ -27,6 +27,7 @@ pub(crate) mod batch;
 mod charge;
 mod check;
 mod device;
+mod dirty;
 mod errors;
 pub mod index;
 pub mod interval;
@@ -46,6 +47,7 @@ mod store_times;
 pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
 use device::Own;
+pub(crate) use dirty::DirtyPages;
 pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
 pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
 pub use objects::Objects;
@@ -64,6 +66,7 @@ use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
 use crate::tlb::flush::NoTranslation;
 use crate::types::PAGE_SIZE;
+use core::alloc::Layout;
 use core::fmt;
 use core::ops::{ControlFlow, Deref};
 use core::ptr::{self, NonNull};
@@ -146,6 +149,8 @@ const KEPT_RESIDENT: u32 = 128;
 const STORES_TIMED: u32 = 256;
 /// At least one store through a shared mapping has been timed.
 const STORED: u32 = 512;
+/// The pager lies in memory of the heap, and is dropped with the object.
+const OWNS_PAGER: u32 = 1024;
 
 /// A file or anonymous memory, with an index of its pages. The module explains its lifetime.
 #[repr(C, align(64))]
@@ -200,7 +205,7 @@ impl<M: Machine> Object<M> {
             vm,
             shards: Shards::new(ptr::null_mut()),
             pager,
-            own: Own::Stored(AtomicU64::new(0)),
+            own: Own::new(),
             quota: None,
             id: AtomicU64::new(0),
             write_errors: WriteErrors::new(),
@@ -297,8 +302,7 @@ impl<M: Machine> Object<M> {
     /// The pager, or `None` for memory without one.
     #[inline(always)]
     pub(crate) fn pager(&self) -> Option<&dyn Pager> {
-        // SAFETY: the pager was passed as a `&'static dyn Pager`, and `released` is called only at the teardown of the
-        // object.
+        // SAFETY: the pager lives for ever, or until `release_pager`, which is called only at the teardown of the object.
         self.pager.map(|p| unsafe { &*p.as_ptr() })
     }
     /// Whether a page that is neither resident nor in swap reads as zeroes.
@@ -510,9 +514,7 @@ impl<M: Machine> Object<M> {
         let pin = vm.epoch().pin();
         object.index.dismantle(&pin);
         drop(pin);
-        if let Some(pager) = object.pager() {
-            pager.released();
-        }
+        object.release_pager();
         object.shards.free(vm);
         unsafe fn free<M: Machine>(retired: *mut Retired) {
             // SAFETY: the header is the first field of the object, and no reader is left.
@@ -521,6 +523,25 @@ impl<M: Machine> Object<M> {
         // SAFETY: no handle and no backing leads to the object any more. Faults that found the object before are
         // pinned, and `object_of` rejects a page that such a fault still makes.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
+    }
+}
+
+impl<M: Machine> Object<M> {
+    /// Ends the use of the pager, and drops it if the object owns it. Called once, by the thread that tears the object
+    /// down.
+    fn release_pager(&self) {
+        let (Some(pager), Some(place)) = (self.pager(), self.pager) else { return };
+        self.forget_dirty();
+        pager.released();
+        if self.flags.load(Ordering::Relaxed) & OWNS_PAGER != 0 {
+            let layout = Layout::for_value(pager);
+            // SAFETY: `owning` put the pager into memory of this system's heap, with this layout. Handles, mappings,
+            // requests and waiting threads count as references of the object, and none is left.
+            unsafe {
+                place.drop_in_place();
+                self.vm.heap().free(self.vm, place.cast(), layout);
+            }
+        }
     }
 }
 
@@ -576,7 +597,9 @@ impl<M: Machine> Objects<M> {
     }
 }
 
-/// A counted handle on the object of a file or of shared memory. Dropping the last handle may sleep.
+/// A counted handle on the object of a file or of shared memory. Dropping the last handle may sleep. Mappings and
+/// requests keep the object without handles, and pageout keeps it for moments. The last of them tears it down:
+/// [`Vm::settle`](crate::reclaim::Reclaimer::settle) waits for that.
 pub struct ObjectRef<M: Machine> {
     object: NonNull<Object<M>>,
 }
@@ -608,10 +631,45 @@ impl<M: Machine> ObjectRef<M> {
         bytes: u64,
         quota: Option<&'static Quota>,
     ) -> Result<Self, OutOfMemory> {
-        let mut flags = 0;
+        Self::paged(vm, NonNull::from(pager), bytes, quota, 0)
+    }
+
+    /// Makes the object of a file like [`with_pager`](Self::with_pager), which owns its pager. The pager is dropped after
+    /// [`Pager::released`]: when no handle, no mapping and no request of the object is left. Objects that share a store
+    /// each own a pager with a counted handle of it, and with one number ([`Pager::share`]).
+    pub fn owning<P: Pager + 'static>(
+        vm: &'static Objects<M>,
+        pager: P,
+        bytes: u64,
+        quota: Option<&'static Quota>,
+    ) -> Result<Self, OutOfMemory> {
+        let layout = Layout::new::<P>();
+        // SAFETY: the heap is this system's.
+        let place = unsafe { vm.heap().alloc(vm, layout) }?.cast::<P>();
+        // SAFETY: the memory has the layout of the pager, and no other user.
+        unsafe { place.write(pager) };
+        Self::paged(vm, place, bytes, quota, OWNS_PAGER).inspect_err(|_| {
+            // SAFETY: no object was made, so nothing else leads to the pager.
+            unsafe {
+                place.drop_in_place();
+                vm.heap().free(vm, place.cast(), layout);
+            }
+        })
+    }
+
+    /// Makes an object with the pager at `place`, which lives until [`Object::release_pager`].
+    fn paged(
+        vm: &'static Objects<M>,
+        place: NonNull<dyn Pager>,
+        bytes: u64,
+        quota: Option<&'static Quota>,
+        mut flags: u32,
+    ) -> Result<Self, OutOfMemory> {
+        // SAFETY: the callers pass a pager that lives at least as long as the object.
+        let pager = unsafe { place.as_ref() };
         if !pager.in_memory() {
             vm.io().note_freeable();
-            flags = ELSEWHERE;
+            flags |= ELSEWHERE;
         }
         if pager.counts_stores() {
             flags |= STORES_COUNTED;
@@ -622,7 +680,7 @@ impl<M: Machine> ObjectRef<M> {
         if pager.times_stores() {
             flags |= STORES_TIMED;
         }
-        let mut object = Object::build(vm, bytes, flags, Some(NonNull::from(pager)));
+        let mut object = Object::build(vm, bytes, flags, Some(place));
         object.quota = quota.filter(|_| pager.in_memory());
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }

@@ -1,7 +1,8 @@
 //! The second *storey* (nested value) of a memory system: objects with their swap, I/O of pagers and reaper.
 
-use super::ObjectMemory;
+use super::kept::Keepers;
 use super::reap_list::Reaper;
+use super::{DirtyPages, ObjectMemory};
 use crate::error::{FaultError, OutOfMemory};
 use crate::machine::Machine;
 use crate::paging::io::Io;
@@ -22,7 +23,11 @@ pub struct Objects<M: Machine> {
     pub(crate) object_memory: ObjectMemory<M>,
     pub(crate) reaper: Reaper<M>,
     pub(crate) io: Io,
+    /// The references that keep objects while threads sleep.
+    pub(crate) keepers: Keepers,
     pub(crate) swap: Swap,
+    /// The dirty pages of files whose pagers have pages elsewhere.
+    pub(crate) dirty: DirtyPages,
     /// Traces of pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
     /// Pageout, which is part of a higher storey. It frees memory for a waiting thread.
@@ -45,12 +50,16 @@ impl<M: Machine> Objects<M> {
     /// The place is new memory that no other thread can reach, and its field `physical` is initialised.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
+        // SAFETY: `physical` is initialised, by this function's contract.
+        let most = unsafe { &*(&raw const (*place).physical) }.config.dirty.unwrap_or(managed / 2);
         let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
         write_storey!(place => Objects {
             object_memory: ObjectMemory::new(boot),
             reaper: Reaper::new(boot),
             io: Io::new(boot),
+            keepers: Keepers::new(),
             swap: Swap::new(),
+            dirty: DirtyPages::new(most),
             ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),
             memory: Waiter::new();
             physical,

@@ -19,8 +19,7 @@
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
-use super::device::Own;
-use super::{Object, STORED, STORES_TIMED};
+use super::{DEVICE, Object, STORED, STORES_TIMED};
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -72,10 +71,8 @@ impl<M: Machine> Object<M> {
     fn note_time(&self, leaf: Option<&AtomicU64>, flags: u32) {
         let time = match leaf {
             Some(time) => time,
-            None => match &self.own {
-                Own::Stored(time) => time,
-                Own::Device(_) => return,
-            },
+            None if flags & DEVICE != 0 => return,
+            None => &self.own.value,
         };
         // This code reads the stored time, and then the clock. So if the stored time is later, the clock was set back.
         let there = time.load(Ordering::Relaxed);
@@ -110,9 +107,7 @@ impl<M: Machine> Object<M> {
         let now = self.vm.machine().store_time();
         self.index.each_stored(&self.vm.epoch().pin(), |time| visit(time, now));
         // The time in the object comes last, because a removal records its time here before it frees leaf nodes.
-        if let Own::Stored(time) = &self.own {
-            visit(time, now);
-        }
+        visit(&self.own.value, now);
     }
 
     /// When a program last stored into the object through a shared mapping, on the clock [`Machine::store_time`]. This

@@ -56,7 +56,7 @@ impl<M: Machine> Objects<M> {
             // never freed to memory.
             let r = unsafe { record.as_ref() };
             at = r.next.load(Ordering::Relaxed);
-            let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
+            let result = PagerError::from_code(r.result.load(Ordering::Relaxed));
             // SAFETY: no pager uses a completed request, so this call alone reaches the record's body.
             let body = unsafe { &*r.body.get() };
             // SAFETY: the pointer is null, or was returned by `KeptObject::into_raw` when the record was filled. A
@@ -70,7 +70,7 @@ impl<M: Machine> Objects<M> {
             io.writing.fetch_sub(written(record), Ordering::Relaxed);
             io.finished.fetch_add(1, Ordering::AcqRel);
             io.in_flight.fetch_sub(1, Ordering::AcqRel);
-            io.end(record, result);
+            io.end(record);
             n += 1;
         }
         n

@@ -57,9 +57,9 @@ impl Share {
     /// Swap has no limit, because the system chose its store.
     pub(crate) const SWAP: Share = Share(None);
 
-    /// The share of a file's pager.
-    pub(crate) fn of<P: ?Sized>(pager: &P) -> Share {
-        Share(NonZeroUsize::new(ptr::from_ref(pager).addr()))
+    /// The share of the pagers that have this number ([`Pager::share`](crate::paging::pager::Pager::share)).
+    pub(crate) fn of(number: usize) -> Share {
+        Share(NonZeroUsize::new(number))
     }
 }
 
@@ -80,11 +80,9 @@ const UNAWAITED: u8 = 0;
 /// A thread waits for the result of the request.
 const AWAITED: u8 = 1;
 /// The request is finished, and the waiting thread owns the record.
-const SUCCEEDED: u8 = 2;
-/// As [`SUCCEEDED`], for a request that failed.
-const FAILED: u8 = 3;
+const FINISHED: u8 = 2;
 /// The waiting thread has unwound. Without a completion daemon, the threads that wait for the request's pages finish it.
-const ABANDONED: u8 = 4;
+const ABANDONED: u8 = 3;
 
 /// The result of a started request, for the one thread that waits for it. The result is in the record, and not on the
 /// thread's stack: a pager that panics may end the wait while the request goes on. Dropping the value ends the wait.
@@ -97,11 +95,9 @@ impl Awaited<'_> {
     /// The result, or `None` while the request is in progress. It does not change after it is set.
     pub fn get(&self) -> Option<Result<(), PagerError>> {
         // SAFETY: records live as long as the system.
-        match unsafe { self.record.as_ref() }.waiter.load(Ordering::Acquire) {
-            SUCCEEDED => Some(Ok(())),
-            FAILED => Some(Err(PagerError)),
-            _ => None,
-        }
+        let record = unsafe { self.record.as_ref() };
+        let is_over = record.waiter.load(Ordering::Acquire) == FINISHED;
+        is_over.then(|| PagerError::from_code(record.result.load(Ordering::Relaxed)))
     }
 }
 
@@ -167,7 +163,8 @@ pub(crate) struct Record {
     /// The next record in the list of the owner: the free records, those of a pager, or the completed records.
     pub(super) next: AtomicPtr<Record>,
     io: AtomicPtr<Io>,
-    pub(super) failed: AtomicU8,
+    /// The result of the request, which its completion sets ([`PagerError::to_code`]).
+    pub(super) result: AtomicU8,
     /// Whether a thread waits for the result, and the result for it. The finisher and the waiting thread each change it
     /// once, by compare-and-swap. The later of the two frees the record.
     waiter: AtomicU8,
@@ -239,6 +236,12 @@ impl Drop for Taken<'_> {
 /// keeps the request until the transfer is done, and then calls [`Request::complete`] once. Dropping the request
 /// completes it as failed.
 ///
+/// # Time limits
+/// The core sets none, because a device may still write into the frames. Only the pager knows when it does not: it
+/// completes the request with [`PagerError::TimedOut`]. Until then the pages of a read stay busy, and a page of a write
+/// is not written again. A waiting thread that is ending ([`Machine::is_ending`]) gives up its wait alone. A request that
+/// is leaked keeps its frames, its record and its object for ever. The pager's share of records bounds their number.
+///
 /// The pager may read the frames of a write at any time until it completes the request. If programs store into the
 /// frames before that, the pages are written again later.
 pub struct Request(NonNull<Record>);
@@ -285,7 +288,8 @@ impl Request {
     }
 
     /// The bytes of page `first() + i` to fill, if the request is a read. `None` if it is a write, or has no such page.
-    /// They hold zeroes at first, except in a read of a swap store.
+    /// They hold zeroes at first, if the pager does not [fill whole pages](crate::paging::pager::Pager::fills_whole).
+    /// Otherwise they hold bytes of the frame's last use, and the pager must overwrite all of them.
     pub fn page_mut(&mut self, i: usize) -> Option<&mut [u8; PAGE_SIZE as usize]> {
         if self.direction() != Direction::Read || i >= self.len() {
             return None;
@@ -293,6 +297,39 @@ impl Request {
         // SAFETY: the frames of a read belong to its request alone and are a page long. No PTE maps them, and no other
         // thread uses their content, until the request is complete. `self` is borrowed as long as the bytes.
         Some(unsafe { &mut *self.frame(i).cast() })
+    }
+
+    /// The part of the transfer from `offset` on that lies in one page: the page, the place in it, and the length.
+    fn part(&self, offset: usize, len: usize) -> Option<(usize, usize, usize)> {
+        let (i, at) = (offset / PAGE_SIZE as usize, offset % PAGE_SIZE as usize);
+        (i < self.len() && len != 0).then_some((i, at, len.min(PAGE_SIZE as usize - at)))
+    }
+
+    /// Copies bytes into the pages of a read, from byte `offset` of the first page on. Returns the number of copied
+    /// bytes. It is lower than `from` if the pages end, and 0 for a write.
+    pub fn copy_in(&mut self, mut offset: usize, from: &[u8]) -> usize {
+        let mut done = 0;
+        while let Some((i, at, len)) = self.part(offset, from.len() - done)
+            && let Some(page) = self.page_mut(i)
+        {
+            page[at..at + len].copy_from_slice(&from[done..done + len]);
+            (done, offset) = (done + len, offset + len);
+        }
+        done
+    }
+
+    /// Copies bytes of the pages out, from byte `offset` of the first page on. Returns the number of copied bytes, which
+    /// is lower than `to` if the pages end. Programs may store into the pages of a write meanwhile. Then the bytes may be
+    /// of different times, and the pages are written again later.
+    pub fn copy_out(&self, mut offset: usize, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        while let Some((i, at, len)) = self.part(offset, to.len() - done)
+            && let Some(page) = self.page(i)
+        {
+            page.copy_to_from(at, &mut to[done..done + len]);
+            (done, offset) = (done + len, offset + len);
+        }
+        done
     }
 
     /// The bytes of page `first() + i`, to copy them. Programs may store into the page of a write meanwhile. `None` if
@@ -313,7 +350,7 @@ impl Request {
 
     fn push(&self, result: Result<(), PagerError>) {
         let record = self.record();
-        record.failed.store(result.is_err() as u8, Ordering::Relaxed);
+        record.result.store(PagerError::to_code(result), Ordering::Relaxed);
         // SAFETY: `try_take` set the word, and `Io` lives as long as its records, which live as long as the system.
         let io = unsafe { &*record.io.load(Ordering::Relaxed) };
         let mut head = io.completed.load(Ordering::Relaxed);
@@ -330,7 +367,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.push(Err(PagerError));
+        self.push(Err(PagerError::Failed));
     }
 }
 
@@ -478,7 +515,7 @@ impl Io {
                 record.write(Record {
                     next: AtomicPtr::new(free.first),
                     io: AtomicPtr::new(ptr::null_mut()),
-                    failed: AtomicU8::new(0),
+                    result: AtomicU8::new(0),
                     waiter: AtomicU8::new(UNAWAITED),
                     share: AtomicU8::new(0),
                     body: UnsafeCell::new(Body::new()),
@@ -568,12 +605,11 @@ impl Io {
         Some(Taken { io: self, record })
     }
 
-    /// Ends a record whose request was finished with `result`: a waiting thread gets it, otherwise it is free.
-    pub(super) fn end(&self, record: NonNull<Record>, result: Result<(), PagerError>) {
-        let done = if result.is_ok() { SUCCEEDED } else { FAILED };
+    /// Ends a record whose request was finished: a waiting thread gets the result, otherwise the record is free.
+    pub(super) fn end(&self, record: NonNull<Record>) {
         // SAFETY: records live as long as the system.
         let waiter = &unsafe { record.as_ref() }.waiter;
-        match waiter.compare_exchange(AWAITED, done, Ordering::AcqRel, Ordering::Acquire) {
+        match waiter.compare_exchange(AWAITED, FINISHED, Ordering::AcqRel, Ordering::Acquire) {
             // From here on the waiting thread may free the record.
             Ok(_) => _ = self.waits.wake_all(),
             Err(state) => {

@@ -65,7 +65,7 @@ pub(crate) fn can_launder<M: Machine>(object: &Object<M>) -> bool {
 /// The share of records that writes of `object` are counted in.
 pub(crate) fn share<M: Machine>(object: &Object<M>) -> Share {
     match destination(object) {
-        Some(Where::Pager(pager)) => Share::of(pager),
+        Some(Where::Pager(pager)) => Share::of(pager.share()),
         _ => Share::SWAP,
     }
 }
@@ -292,11 +292,9 @@ pub(crate) fn finish<M: Machine>(
     result: Result<(), PagerError>,
     may: &mut MaySleep,
 ) {
-    if result.is_err()
-        && let Some(file) = file
-    {
+    if let (Err(error), Some(file)) = (result, file) {
         // The error is recorded before a thread that waits for the write continues and checks for errors.
-        file.write_errors().raise();
+        file.write_errors().raise(error);
     }
     for i in 0..body.len {
         let page = vm.page(body.pfn(i));
@@ -309,6 +307,9 @@ pub(crate) fn finish<M: Machine>(
             if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {
                 object.index().tag_dirty(page.index(), &pin);
             }
+        }
+        if let (Ok(()), Some(file)) = (result, file) {
+            file.count_written();
         }
         let alive = if result.is_ok() {
             // The slot is set before LAUNDERING is cleared. After that, a remover frees the slot with the page.

@@ -138,10 +138,10 @@ impl MemoryStore {
     /// Carries out a request, or half of it if it `fails`.
     fn serve(&self, request: Request, fails: bool) {
         let pages = if fails { request.len() / 2 } else { request.len() };
-        let mut result = if fails { Err(PagerError) } else { Ok(()) };
+        let mut result = if fails { Err(PagerError::Failed) } else { Ok(()) };
         for i in 0..request.len() {
             let (Some(at), frame) = (self.page(request.first() + i as u64), request.frame(i)) else {
-                result = Err(PagerError);
+                result = Err(PagerError::Failed);
                 break;
             };
             // SAFETY: both are valid for a page: a page of the store and a frame. Programs may store into a frame that

@@ -47,15 +47,16 @@ pub(crate) struct PageIn<M: Machine> {
 enum Read {
     /// The page is in memory, or another thread has changed its slot first.
     Done,
-    /// A read of this number of pages failed. All of these pages are on their pager or in swap again, as before.
-    Failed(usize),
+    /// A read of this number of pages failed for this reason. All of these pages are on their pager or in swap again, as
+    /// before.
+    Failed(usize, PagerError),
 }
 
 impl Read {
     fn result(self) -> Result<(), FaultError> {
         match self {
             Read::Done => Ok(()),
-            Read::Failed(_) => Err(FaultError::Pager),
+            Read::Failed(_, error) => Err(error.into()),
         }
     }
 }
@@ -98,7 +99,7 @@ impl<M: Machine> PageIn<M> {
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
             // The pager does not report which page failed, so the page is read again alone.
-            Read::Failed(pages) if pages > 1 => self.read(1, may)?.result(),
+            Read::Failed(pages, _) if pages > 1 => self.read(1, may)?.result(),
             read => read.result(),
         }
     }
@@ -120,7 +121,7 @@ impl<M: Machine> PageIn<M> {
         // The record is taken first. From here on this thread waits only for the pager.
         let share = match self.slot {
             Some(_) => Share::SWAP,
-            None => self.object.object().pager().map_or(Share::SWAP, Share::of),
+            None => self.object.object().pager().map_or(Share::SWAP, |pager| Share::of(pager.share())),
         };
         let mut taken = vm.take_record(share, may);
         let (run, first) = {
@@ -160,8 +161,9 @@ impl<M: Machine> PageIn<M> {
                 None => drop(request),
             }
         }
-        let result = vm.wait_for_io(may, || awaited.get());
-        Ok(result.map_or(Read::Failed(pages), |()| Read::Done))
+        let is_ending = || vm.machine().is_ending().then_some(Err(PagerError::Cancelled));
+        let result = vm.wait_for_io(may, || awaited.get().or_else(is_ending));
+        Ok(result.map_or_else(|error| Read::Failed(pages, error), |()| Read::Done))
     }
 
     /// Makes placeholders for the page and for the neighbours to read with it. Also returns the key of the first one.
@@ -208,8 +210,9 @@ impl<M: Machine> PageIn<M> {
     fn place(&self, key: u64, slot: Option<u64>, wanted: bool, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
         let object = self.object.object();
         let vm = object.vm();
-        // A pager gets zeroed frames. Swap always fills whole pages.
-        let fill = if slot.is_some() { Fill::Any } else { Fill::Zeroed };
+        // Swap always fills whole pages.
+        let fills_whole = slot.is_some() || object.pager().is_some_and(|pager| pager.fills_whole());
+        let fill = if fills_whole { Fill::Any } else { Fill::Zeroed };
         let frames = vm.frames();
         let frame = match vm.alloc_frame(fill, For::User) {
             // The frame is borrowed from the reserve, of which at most half is used this way. The read frees a swap
@@ -325,14 +328,22 @@ impl<M: Machine> WriteHook<M> {
         Some(WriteHook { object, key: found.key, page: found.page, generation: found.state.generation() })
     }
 
+    /// The object of the page.
+    pub fn object(&self) -> &Object<M> {
+        self.object.object()
+    }
+
     /// Calls the pager, then marks the page dirty if it still has the same identity.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         let object = self.object.object();
         if let Some(pager) = object.pager() {
-            pager.make_writable(self.key).map_err(|_| FaultError::Pager)?;
+            pager.make_writable(self.key)?;
         }
         if self.page.try_busy(self.generation) {
             let vm = object.vm();
+            if !self.page.state().dirty() {
+                object.count_dirty();
+            }
             if mutant(Mutant::HookTagsLate) {
                 self.page.set(State::DIRTY);
             }

@@ -36,10 +36,25 @@ pub trait Pager: Send + Sync {
     /// pages.
     fn in_memory(&self) -> bool;
 
-    /// Fills page number `page` of the object. `frame` holds zeroes at first.
+    /// Fills page number `page` of the object. `frame` holds zeroes at first, if the pager does not [fill whole
+    /// pages](Pager::fills_whole).
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
         let _zeroes = (page, frame);
         Ok(())
+    }
+
+    /// Whether each successful read overwrites all bytes of its pages. If so, the core does not zero frames before it
+    /// reads. A pager that returns `true` and leaves bytes unwritten shows the programs that map the object what was in
+    /// the frame before.
+    fn fills_whole(&self) -> bool {
+        false
+    }
+
+    /// The number under which the pager's requests are counted. All pagers with one number may together hold half of the
+    /// system's records of requests, or less if other pagers hold some. By default it is the pager's address. It never
+    /// changes.
+    fn share(&self) -> usize {
+        core::ptr::from_ref(self).addr()
     }
 
     /// The most neighbouring pages that one read may have, if they are not resident either. It is 1 if readahead gains
@@ -126,7 +141,7 @@ impl Request {
         let first = self.first();
         let result = (0..self.len()).try_for_each(|i| match self.page_mut(i) {
             Some(bytes) => pager.fill(first + i as u64, bytes),
-            None => Err(PagerError),
+            None => Err(PagerError::Failed),
         });
         self.complete(result);
     }

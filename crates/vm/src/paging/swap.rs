@@ -32,6 +32,7 @@ use quire_sync::{Rank, SpinLock};
 
 /// The reason why a swap store was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SwapError {
     /// The system has a swap store already.
     Exists,

@@ -15,6 +15,10 @@ pub struct Config {
     pub poison: bool,
     /// The number of frames reserved for the kernel. `None`: one in 64, at least 256 and at most 4,096.
     pub reserve: Option<u64>,
+    /// The most dirty pages that all files together may have whose pagers have pages elsewhere. `None`: half of the
+    /// frames. One file may have half of it. A thread that would exceed that first writes its file's pages, and is
+    /// refused if that does not help ([`PagerError::TooManyDirty`](crate::error::PagerError::TooManyDirty)).
+    pub dirty: Option<u64>,
     /// How often structures are checked at first. [`Physical::set_check_level`](crate::phys::Physical::set_check_level)
     /// changes it.
     pub check: Level,
@@ -43,6 +47,7 @@ impl Default for Config {
         Config {
             poison: cfg!(debug_assertions),
             reserve: None,
+            dirty: None,
             check: Level::DEFAULT,
             queue_parts: None,
             zero_stock: 256,

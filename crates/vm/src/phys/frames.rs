@@ -76,6 +76,9 @@ const MOST_STEP: u64 = 1 << 16;
 
 /// A frame that the holder of this value owns. The value cannot be copied. It ends in
 /// [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a page table.
+///
+/// Its drop does not free the frame, because the value does not know its system. A dropped frame stays in use for ever.
+/// Where debug assertions are on, the drop panics, except while a panic unwinds.
 #[derive(Debug)]
 #[must_use = "an owned frame leaks unless it is freed"]
 pub struct Frame {

@@ -9,9 +9,11 @@ use super::page::Page;
 use super::queues::Queues;
 use super::slab::Heap;
 use crate::check::{Broken, Due, Level};
+use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::stats::{Counters, Event, Stats};
 use crate::types::{PAGE_SIZE, Pfn};
+use core::alloc::Layout;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use quire_sync::{PerCpu, WaitQueue, epoch};
 
@@ -166,7 +168,7 @@ impl<M: Machine> Physical<M> {
     /// of an object.
     #[inline]
     pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
-        (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::FrameKind::Object)
+        self.pages.of_leaf(pfn).filter(|p| p.kind() == crate::phys::page::FrameKind::Object)
     }
 
     /// The frame that `page` describes.
@@ -175,9 +177,15 @@ impl<M: Machine> Physical<M> {
         self.pages.pfn(page)
     }
 
-    /// The number of page descriptors: the highest frame number plus one.
+    /// The highest frame number plus one.
     pub fn page_count(&self) -> u64 {
-        self.pages.len()
+        self.pages.span().end
+    }
+
+    /// The numbers of the frames that may have a page descriptor: from the lowest frame of RAM, rounded down to 4 MiB, up
+    /// to the highest one.
+    pub fn frame_span(&self) -> core::ops::Range<u64> {
+        self.pages.span()
     }
 
     /// The physical frames, for totals and the reserve.
@@ -201,6 +209,18 @@ impl<M: Machine> Physical<M> {
     /// The heap, which allocates memory by size for the layers above.
     pub fn heap(&self) -> &Heap {
         &self.heap
+    }
+
+    /// Puts `value` into memory of the system, where it stays for ever: a swap store, for example, in a kernel that has
+    /// no heap of its own.
+    pub fn leak<T: 'static>(&self, value: T) -> Result<&'static T, OutOfMemory> {
+        // SAFETY: the heap is this system's.
+        let place = unsafe { self.heap().alloc(self, Layout::new::<T>()) }?.cast::<T>();
+        // SAFETY: the memory has the layout of a `T`, no other user, and is never freed.
+        unsafe {
+            place.write(value);
+            Ok(place.as_ref())
+        }
     }
 
     /// The page queues.

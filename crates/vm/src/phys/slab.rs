@@ -241,7 +241,7 @@ impl Cache {
     /// # Safety
     /// `object` came from this cache's `alloc` and is not used any more.
     pub(crate) unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<u8>) {
-        let object: FreeList = object.as_ptr().cast();
+        let object: FreeList = given_up(object).as_ptr().cast();
         let full = {
             let cpu = preempt_off();
             let mut local = self.mine(&cpu);
@@ -426,6 +426,7 @@ impl<T> Slab<T> {
     /// # Safety
     /// `object` came from this slab, and is not used any more.
     pub(crate) unsafe fn free<M: Machine>(&self, vm: &Physical<M>, object: NonNull<T>) {
+        let object = given_up(object);
         // SAFETY: by this function's contract.
         unsafe {
             object.drop_in_place();
@@ -437,6 +438,12 @@ impl<T> Slab<T> {
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
     }
+}
+
+/// The same address, with the right to write there. The owner of an object may know it by a shared reference, which
+/// allows reads alone. All RAM is memory whose provenance is exposed.
+fn given_up<T>(object: NonNull<T>) -> NonNull<T> {
+    NonNull::with_exposed_provenance(object.expose_provenance())
 }
 
 /// The sizes of the heap's caches, in bytes. Larger requests allocate runs of frames. From 128 bytes on each size is a

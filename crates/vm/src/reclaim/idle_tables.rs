@@ -85,6 +85,22 @@ impl<M: Machine> Reclaimer<M> {
         self.take_kept(&mut self.pageout().hands.lock());
     }
 
+    /// Waits for the end of spaces and objects whose last handles were dropped, and frees their memory. Pages may be in
+    /// a write, and pageout may still use an object. Readers may use structures, and no space may see some pages any
+    /// more. It is meant for the end of a program or of a test. Handles that other threads drop meanwhile may leave
+    /// more. The caller waits for requests of pagers, and for a moment in which no thread reads or writes pages.
+    pub fn settle(&'static self, may: &mut MaySleep) {
+        // A structure that the first round frees may be the last that kept an object.
+        for _ in 0..2 {
+            self.finish_io(may);
+            while self.reap(SHADOWED, may) >= SHADOWED {}
+            self.epoch().drain();
+            self.keepers.wait(may);
+            self.epoch().drain();
+        }
+        self.drain_caches();
+    }
+
     /// Makes the registered cache of the layers above free its memory. Returns whether it freed any.
     pub(in crate::reclaim) fn ask_keeper(&self) -> bool {
         let keeper = *self.pageout().keeper.lock();

@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, Removed};
 use crate::object::Objects;
-use crate::phys::page::State;
+use crate::phys::page::{FrameKind, State};
 
 /// Relies on C2: no dirty bit is lost. A CPU that removes a PTE, or its right to store, credits the PTE's dirty bit to
 /// the page under the table page's lock. (A writable PTE implies a dirty page. So the credit matters only if a cleaner
@@ -12,10 +12,10 @@ use crate::phys::page::State;
 pub(crate) fn credit<M: Machine>(vm: &Objects<M>, old: Option<Removed>) {
     if let Some(leaf) = old
         && leaf.dirty
-        && leaf.pfn.0 < vm.page_count()
+        && let Some(page) = vm.descriptors().of_leaf(leaf.pfn)
         // Most often the page is dirty already. So the dirty bit is read first, before the frame's kind is checked.
-        && !vm.page(leaf.pfn).state().dirty()
-        && let Some(page) = vm.page_of_leaf(leaf.pfn)
+        && !page.state().dirty()
+        && page.kind() == FrameKind::Object
     {
         page.set(State::DIRTY);
     }

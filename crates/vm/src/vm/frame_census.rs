@@ -10,7 +10,8 @@ use crate::vm::Vm;
 /// The use of a run of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// Page descriptors. The descriptor of frame `n` is the `n`th cache line.
+    /// Page descriptors. The descriptor of frame `n` is a cache line, the `n`th from the start of
+    /// [`frame_span`](crate::phys::Physical::frame_span).
     Descriptors,
     /// Used before the core started, or for the core's own structures at its start.
     Boot,
@@ -29,12 +30,12 @@ impl<M: Machine> Vm<M> {
     /// the use. Other CPUs may run during the walk: a use that changes is reported as before or after the change. An
     /// error of `each` ends the walk and is returned.
     pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
-        let frames = self.page_count();
+        let span = self.frame_span();
         let first = self.machine().pfn_of(self.descriptors().memory().start).0;
-        let descriptors = first..first + (frames * size_of::<Page>() as u64).div_ceil(PAGE_SIZE);
-        let mut at = 0;
+        let descriptors = first..first + ((span.end - span.start) * size_of::<Page>() as u64).div_ceil(PAGE_SIZE);
+        let mut at = span.start;
         let mut run: Option<(u64, Use)> = None;
-        while at < frames {
+        while at < span.end {
             let (use_, count) = match self.descriptors().find(Pfn(at)) {
                 _ if descriptors.contains(&at) => (Some(Use::Descriptors), descriptors.end - at),
                 None => match self.descriptors().closed(Pfn(at)) {

@@ -70,7 +70,8 @@ impl<M: Machine> Vm<M> {
     /// The use of frame `pfn`, and its marks if it is a page.
     pub fn frame_info(&self, pfn: Pfn) -> FrameInfo {
         let Some(page) = self.descriptors().find(pfn) else {
-            let fresh = pfn.0 < self.page_count() && matches!(self.descriptors().closed(pfn), Closed::Fresh(_));
+            let fresh =
+                self.frame_span().contains(&pfn.0) && matches!(self.descriptors().closed(pfn), Closed::Fresh(_));
             return if fresh { FrameInfo::Free } else { FrameInfo::Unknown };
         };
         match page.kind() {
@@ -235,7 +236,7 @@ mod tests {
             assert_eq!(m.vm.frame_info(Pfn(beyond)), FrameInfo::Unknown);
             assert_eq!(m.vm.mappings_of(Pfn(beyond)), Mappings::default());
         }
-        let all = || (0..m.vm.page_count()).map(|n| m.vm.frame_info(Pfn(n)));
+        let all = || m.vm.frame_span().map(|n| m.vm.frame_info(Pfn(n)));
         let free = || all().filter(|info| *info == FrameInfo::Free).count() as u64;
         assert_eq!(free(), m.vm.frames().free());
         assert!(all().any(|info| info == FrameInfo::Slab));
@@ -258,7 +259,7 @@ mod tests {
             s.spawn(|| {
                 quire_sync::hooks::threads::set_cpu(1);
                 while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                    for n in 0..m.vm.page_count() {
+                    for n in m.vm.frame_span() {
                         let (mapped, info) = (m.vm.mappings_of(Pfn(n)), m.vm.frame_info(Pfn(n)));
                         assert!(mapped.leaves <= 8 && info != FrameInfo::Unknown, "{mapped:?} {info:?}");
                     }

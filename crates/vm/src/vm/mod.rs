@@ -24,6 +24,7 @@ use quire_sync::record;
 
 /// Why a memory system cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum BootError {
     /// The RAM is too small for the page descriptors and the system itself. The value is the number of frames.
     TooLittleMemory(u64),
@@ -100,14 +101,14 @@ impl<M: Machine> Vm<M> {
             }
             at = r.end.0;
         }
-        let page_count = at;
+        let span = descriptors::span(ram.first().map_or(Pfn(0), |r| r.start), Pfn(at));
         let total: u64 = ram.iter().map(|r| r.end.0 - r.start.0).sum();
         let largest = ram.iter().copied().max_by_key(|r| r.end.0 - r.start.0).ok_or(BootError::TooLittleMemory(0))?;
         let queue_parts = config.queue_parts.map_or(Queues::scale(cpus, total), |n| n.clamp(1, MAX_PARTS));
         let domains = domains_of(&machine);
-        let tables = Descriptors::words(page_count) * size_of::<AtomicU64>()
+        let tables = Descriptors::words(&span) * size_of::<AtomicU64>()
             + runs_of(&machine, ram.iter().copied()).count() * size_of::<Run>();
-        let bytes = descriptors::bytes(page_count) + (tables + boot_bytes::<M>(cpus, queue_parts, domains)) as u64;
+        let bytes = descriptors::bytes(&span) + (tables + boot_bytes::<M>(cpus, queue_parts, domains)) as u64;
         let boot_frames = bytes.div_ceil(PAGE_SIZE);
         let boot_end = largest.start.0 + boot_frames;
         if boot_end + 64 > largest.end.0 {
@@ -118,9 +119,10 @@ impl<M: Machine> Vm<M> {
         // in memory.
         let end = unsafe { next.add((boot_frames * PAGE_SIZE) as usize) };
         let mut boot = BootMemory { machine: &machine, next, end, burst: 0 };
-        let pages = boot.take_untouched(page_count as usize * size_of::<Page>(), 64).cast::<Page>();
-        record::own_array(pages.as_ptr().cast(), page_count as usize * size_of::<Page>(), size_of::<Page>(), "page");
-        let open = boot.slice(Descriptors::words(page_count), || AtomicU64::new(0));
+        let bytes = (span.end - span.start) as usize * size_of::<Page>();
+        let pages = boot.take_untouched(bytes, 64).cast::<Page>();
+        record::own_array(pages.as_ptr().cast(), bytes, size_of::<Page>(), "page");
+        let open = boot.slice(Descriptors::words(&span), || AtomicU64::new(0));
         record::own(open.as_ptr().cast(), size_of_val(open), "open-sections");
         let managed_ram = || {
             let start = |r: &PhysRange| if r.start == largest.start { Pfn(boot_end) } else { r.start };
@@ -133,7 +135,7 @@ impl<M: Machine> Vm<M> {
         };
         // SAFETY: the array's memory was just allocated, and is never freed. The words are zero, and the runs are
         // sorted like `ram`.
-        let pages = unsafe { Descriptors::new(pages, page_count, open, runs) };
+        let pages = unsafe { Descriptors::new(pages, span, open, runs) };
         let managed = total - boot_frames;
         let place = boot.take(size_of::<Vm<M>>(), align_of::<Vm<M>>()).cast::<Vm<M>>();
         record::own(place.as_ptr().cast(), size_of::<Vm<M>>(), "vm");

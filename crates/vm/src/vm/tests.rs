@@ -140,7 +140,7 @@ fn the_check_finds_a_wrong_page_in_a_queue() {
 #[test]
 fn a_frame_that_is_on_a_free_list_and_in_use_is_noticed() {
     let result = of_a_queue(|m, _| {
-        let cached = (0..m.vm.page_count()).map(|n| m.vm.page(crate::Pfn(n)));
+        let cached = m.vm.frame_span().map(|n| m.vm.page(crate::Pfn(n)));
         cached
             .filter(|p| p.kind() == crate::phys::page::FrameKind::Cached)
             .take(1)

@@ -58,8 +58,8 @@ fn a_write_that_fails_is_an_error_and_leaves_the_page_dirty() {
     show(&space, 0, 64, &file, true);
     (0..40).for_each(|n| store(&space, page(n), 3));
     disk.set_plan(FaultPlan { fail_writes: 1, seed: 5, ..FaultPlan::default() });
-    assert_eq!(file.write_back(0..64), Err(PagerError));
-    assert_eq!(space.sync(range(0, 64)), Err(MapError::Pager));
+    assert_eq!(file.write_back(0..64), Err(PagerError::Failed));
+    assert_eq!(space.sync(range(0, 64)), Err(MapError::Pager(PagerError::Failed)));
     assert_eq!(file.query_range(0..64).dirty, 40);
     disk.set_plan(FaultPlan::default());
     assert_eq!(file.write_back(0..64), Ok(40));

@@ -10,7 +10,7 @@
 //!
 //! [`max_prot`]: crate::map::Attributes::max_prot
 
-use crate::error::{FaultError, MapError};
+use crate::error::{FaultError, MapError, PagerError};
 use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::{Entry, Flags};
@@ -84,7 +84,7 @@ impl<M: Machine> Space<M> {
                     done => done.map(|()| patience.served())?,
                 },
                 // Of shared memory only.
-                Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
+                Err(Attempt::Hook(_)) => return Err(FaultError::Pager(PagerError::Failed)),
             }
         }
     }
@@ -112,7 +112,9 @@ impl<M: Machine> Space<M> {
             Walk::Swapped(object, key, slot) => {
                 return Err(PageIn::swapped(object, key, slot, pin).map_or(Attempt::Again, Attempt::PageIn));
             }
-            Walk::Hole(object, _) if object.device().is_some() => return Err(Attempt::Fail(FaultError::Pager)),
+            Walk::Hole(object, _) if object.device().is_some() => {
+                return Err(Attempt::Fail(FaultError::Pager(PagerError::Device)));
+            }
             Walk::Hole(object, key) if !object.holes_are_zero() => {
                 return Err(PageIn::new(object, key, pin).map_or(Attempt::Again, Attempt::PageIn));
             }

@@ -8,7 +8,7 @@
 //! removal changes the leaf under the same lock, so it comes before or after the store.
 
 use crate::cow::found::FoundPage;
-use crate::error::FaultError;
+use crate::error::{FaultError, PagerError};
 use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::{Machine, Pmap, Table, bytes};
 use crate::map::arena::arenas::Changed;
@@ -86,7 +86,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// One attempt, under one pin of the epoch (an RCU read section): stores through the leaf that a fault has
-    /// installed. Returns false if no leaf allows the store. Returns [`FaultError::Pager`] for a device, because this
+    /// installed. Returns false if no leaf allows the store. Returns [`PagerError::Device`] for a device, because this
     /// function does not store into device registers.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
@@ -99,7 +99,7 @@ impl<M: Machine> Space<M> {
             return Ok(false);
         };
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
-            return Err(FaultError::Pager);
+            return Err(FaultError::Pager(PagerError::Device));
         }
         // SAFETY: the copy stays within the frame and within the buffer. The leaf keeps the frame while this thread
         // holds the table page's lock. A frame is no part of a kernel buffer.
@@ -163,7 +163,7 @@ impl<M: Machine> Space<M> {
                     done => done.map(|()| patience.served())?,
                 },
                 // Only a store calls a pager's hook, so this read does not get this result.
-                Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
+                Err(Attempt::Hook(_)) => return Err(FaultError::Pager(PagerError::Failed)),
             }
         }
     }
@@ -235,7 +235,7 @@ impl<M: Machine> Space<M> {
             Walk::Zero => true,
         };
         if !zeroes {
-            return Err(Attempt::Fail(FaultError::Pager));
+            return Err(Attempt::Fail(FaultError::Pager(PagerError::Device)));
         }
         // The hole is real only if no writer is replacing the entry (marked it stale). Such a writer may have moved the
         // pages.

@@ -120,7 +120,9 @@ pub struct SpaceStats {
 }
 
 /// A counted handle of a [`Space`]. Dropping the last handle destroys the space. Drop it only where sleeping is
-/// allowed, on a CPU of the machine, and after no CPU runs the space any more.
+/// allowed, on a CPU of the machine, and after no CPU runs the space any more. The drop unmaps everything before it
+/// returns, but pages that are being written are freed later. [`Vm::settle`](crate::reclaim::Reclaimer::settle) waits
+/// for them.
 pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
 // SAFETY: a handle is a shared reference to a space, which lives while the handle exists. A space is made of locks and

@@ -88,7 +88,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// As [`Space::entries`], by mappings: entries that continue each other ([`Entry::is_continued_by`]) are shown as
+    /// As [`Space::entries`], by mappings: entries that continue each other (`Entry::is_continued_by`) are shown as
     /// one. The first mapping is shown whole, even if it begins before `from`.
     pub fn mappings(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         let mut whole: Option<EntryInfo<M>> = None;
@@ -232,7 +232,7 @@ impl<M: Machine> Space<M> {
                 result = Err(MapError::NotMapped);
             }
             if let Some((object, first)) = shown {
-                write(&object, first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
+                write(&object, first..first + (part.len() >> PAGE_SHIFT))?;
             }
             at = part.end;
         }

@@ -145,7 +145,7 @@ impl Buddy {
         if self.fresh.left == 0 {
             return;
         }
-        for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
+        for section in self.pages.sections(start, end) {
             let first = Pfn(section * SECTION);
             if !self.pages.is_open(first) && self.pages.closed(first) == Closed::Fresh(self.domain) {
                 self.open(section);
@@ -165,7 +165,7 @@ impl Buddy {
 
     /// Opens the sections without RAM that contain a frame of `start..end`, so that a device's frames get descriptors.
     pub fn open_holes(&mut self, start: u64, end: u64) {
-        for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
+        for section in self.pages.sections(start, end) {
             let first = section * SECTION;
             if !self.pages.is_open(Pfn(first)) && matches!(self.pages.closed(Pfn(first)), Closed::Hole(_)) {
                 // SAFETY: the section is closed. Sections without RAM are opened only under the lock of the first

@@ -81,7 +81,7 @@ fn take_against_release_in_a_batch() {
 
 fn move_against_release() {
     goes_while(true, |vm| {
-        let first = (0..vm.page_count()).map(Pfn).find(|p| QueuePlace::of(vm.page(*p).state()) != QueuePlace::Nowhere);
+        let first = vm.frame_span().map(Pfn).find(|p| QueuePlace::of(vm.page(*p).state()) != QueuePlace::Nowhere);
         if let Some(pfn) = first {
             vm.queues().requeue(vm.page(pfn));
             vm.queues().move_to(vm.page(pfn), Queue::Laundry);

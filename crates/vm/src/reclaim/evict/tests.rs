@@ -215,7 +215,7 @@ fn a_failed_read_fails_that_access_and_can_be_retried() {
         (0..40).for_each(|n| store(&space, page(n), n as u8 + 1));
         space.advise(range(0, 40), Advice::PageOut).unwrap();
         swap.set_plan(FaultPlan { fail_reads: 1, ..PROMPT });
-        assert_eq!(space.fault(page(7), Access::Read), Err(FaultError::Pager));
+        assert_eq!(space.fault(page(7), Access::Read), Err(FaultError::Pager(PagerError::Failed)));
         assert_eq!((space.stats().resident_pages, free_slots(&m)), (0, 216));
         swap.set_plan(PROMPT);
         (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
@@ -233,7 +233,7 @@ impl Spotted {
     fn start(&self, request: Request) {
         let range = request.first()..request.first() + request.len() as u64;
         match request.direction() == Direction::Read && range.contains(&self.bad) {
-            true => request.complete(Err(PagerError)),
+            true => request.complete(Err(PagerError::Failed)),
             false => Pager::start(self.disk, request),
         }
     }
@@ -284,7 +284,7 @@ fn an_unreadable_neighbour_does_not_fail_the_wanted_page() {
         space.advise(range(100, 40), Advice::PageOut).unwrap();
         let failed: Vec<u64> = (0..40).filter(|n| space.fault(page(*n), Access::Read).is_err()).collect();
         assert_eq!(failed, [9]);
-        let read = |n: &u64| space.fault(page(*n), Access::Read) != Err(FaultError::Pager);
+        let read = |n: &u64| space.fault(page(*n), Access::Read) != Err(FaultError::Pager(PagerError::Failed));
         let failed: Vec<u64> = (100..140).filter(|n| !read(n)).collect();
         assert_eq!(failed.len(), 1, "{failed:?}");
         (100..140).filter(|n| !failed.contains(n)).for_each(|n| assert_eq!(load(&space, page(n)), n as u8));

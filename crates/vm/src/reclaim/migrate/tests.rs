@@ -8,7 +8,7 @@ use crate::tests::{Vm, anonymous, load, store};
 
 /// The pages of all objects.
 fn pages(vm: &'static Vm) -> Vec<&'static Page> {
-    (0..vm.page_count()).map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == FrameKind::Object).collect()
+    vm.frame_span().map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == FrameKind::Object).collect()
 }
 
 fn move_away(vm: &'static Vm, page: &'static Page) {

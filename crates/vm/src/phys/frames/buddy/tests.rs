@@ -10,10 +10,10 @@ const FRAMES: u64 = 4096 + 700;
 /// The descriptors of `n` frames. The whole sections of `runs` are fresh.
 fn descriptors(n: u64, runs: &[Run]) -> Descriptors {
     let pages: &'static mut [Page] = (0..n).map(|_| Page::new()).collect::<Vec<_>>().leak();
-    let open = (0..Descriptors::words(n)).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
+    let open = (0..Descriptors::words(&(0..n))).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
     let runs = runs.to_vec().leak();
     // SAFETY: the arrays are leaked, the bits are zero, and the callers' runs are sorted. No other code opens sections.
-    let pages = unsafe { Descriptors::new(NonNull::from(&mut pages[0]), n, open, runs) };
+    let pages = unsafe { Descriptors::new(NonNull::from(&mut pages[0]), 0..n, open, runs) };
     for section in 0..n.div_ceil(SECTION) {
         if !runs.iter().any(|r| r.sections().contains(&section)) {
             // SAFETY: the section is closed, and no other thread has the descriptors.
