@@ -58,6 +58,10 @@ pub enum Mutant {
     /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree. So the scan
     /// misses it.
     LinkingUnnoted,
+    /// Mapping lists: the unlinking of a backing does not wait for passes that flush its space.
+    UnlinkUnawaited,
+    /// Mapping lists: a pass flushes while it holds the lock of a shard.
+    FlushUnderShard,
     /// Mapping lists: scans cannot see that backings have moved back to the first shard.
     ShrinkUnseen,
     /// Copy-up: where a walk found no page, a mark that the content is zeroes is stored without a second walk.

@@ -15,6 +15,7 @@ use crate::vm::Vm;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::epoch::Pinned;
+use quire_sync::rank::assert_may_await_cpus;
 use quire_sync::{CpuId, Rank, SpinGuard, SpinLock, current_cpu};
 
 /// The number of pages that one table page covers.
@@ -274,6 +275,8 @@ pub struct TestPmap {
     protects_tables: core::sync::atomic::AtomicBool,
     /// Whether the frame of zeroes was mapped in any table page. Written under a table page's lock.
     shows_zeroes: core::sync::atomic::AtomicBool,
+    /// Whether the page tables were freed.
+    freed: core::sync::atomic::AtomicBool,
 }
 
 impl TestPmap {
@@ -328,6 +331,13 @@ impl TestPmap {
         let _flushed = owed.discharge();
     }
 
+    /// Asserts that the page tables were not freed yet.
+    fn assert_kept(&self) {
+        // A failed model drops its obligations while it unwinds.
+        let kept = !self.freed.load(core::sync::atomic::Ordering::Relaxed) || std::thread::panicking();
+        assert!(kept, "page tables are used after they were freed");
+    }
+
     /// Notes that several CPUs run the space.
     #[cfg(not(any(loom, shuttle)))]
     pub fn run_by_several(&self) {
@@ -377,6 +387,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
             running_elsewhere: core::sync::atomic::AtomicBool::new(false),
             protects_tables: core::sync::atomic::AtomicBool::new(false),
             shows_zeroes: core::sync::atomic::AtomicBool::new(false),
+            freed: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -406,6 +417,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     }
 
     fn flush(&self, _vm: &'static Physical<TestMachine>, set: &FlushSet) {
+        // A real flush may wait for other CPUs.
+        assert_may_await_cpus();
+        self.assert_kept();
         for tlb in &self.tlbs {
             let mut t = tlb.0.lock();
             match set.ranges() {
@@ -420,6 +434,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     }
 
     fn settle(&self, _vm: &'static Physical<TestMachine>, table: Pfn) -> bool {
+        self.assert_kept();
         self.tables[table.0 as usize].unflushed.fetch_sub(1, Ordering::AcqRel);
         false
     }
@@ -431,7 +446,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         self.running_elsewhere.load(core::sync::atomic::Ordering::Relaxed)
     }
     fn prune(&self, _vm: &'static Physical<TestMachine>, _range: VirtRange) {}
-    fn clear(&self, _vm: &'static Physical<TestMachine>) {}
+    fn clear(&self, _vm: &'static Physical<TestMachine>) {
+        self.freed.store(true, core::sync::atomic::Ordering::Relaxed);
+    }
     unsafe fn destroy(&mut self, _vm: &'static Physical<TestMachine>) {}
 
     fn check(&self, _vm: &'static Physical<TestMachine>, quiet: bool) -> Result<u64, Broken> {

@@ -69,8 +69,9 @@ impl<M: Machine> Drop for SpaceRef<M> {
 ///
 /// One flush suffices (relies on C4: frames are freed after the flush). After the flush no CPU has a translation, and
 /// no CPU can fault in the space again. A reverse scan that found the space through a backing holds the lock of that
-/// backing's shard (a part of a mapping list). So the unlinking of all backings waits for these scans. Only then are
-/// the page tables freed. The entries are freed without the epoch, because no reader is left.
+/// backing's shard (a part of a mapping list), or counts in the backing while it flushes. So the unlinking of all
+/// backings waits for these scans. Only then are the page tables freed. The entries are freed without the epoch, because
+/// no reader is left.
 ///
 /// # Safety
 /// Other threads can reach the space only through its backings, and no CPU runs it.
