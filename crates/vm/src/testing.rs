@@ -118,6 +118,8 @@ pub struct TestMachine {
     /// The standing of all threads (program, administrator or system), and the result of `Machine::ends_something`.
     /// Tests set both.
     pub standing: std::sync::Mutex<(Standing, bool)>,
+    /// How often a thread still finds that it need not end ([`Machine::is_ending`]).
+    pub looks_left: core::sync::atomic::AtomicU64,
 }
 // SAFETY: the RAM has no owning thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
@@ -147,6 +149,12 @@ impl Machine for TestMachine {
     }
     fn ends_something(&self) -> bool {
         self.standing.lock().unwrap().1
+    }
+    fn is_ending(&self) -> bool {
+        use core::sync::atomic::Ordering::Relaxed;
+        let left = self.looks_left.load(Relaxed);
+        self.looks_left.store(left.saturating_sub(1), Relaxed);
+        left == 0
     }
     fn domains(&self) -> usize {
         self.domains
@@ -184,7 +192,9 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
     let store_time = core::sync::atomic::AtomicU64::new(0);
     let standing = std::sync::Mutex::new((Standing::System, true));
-    let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time, standing };
+    let looks_left = core::sync::atomic::AtomicU64::new(u64::MAX);
+    let machine =
+        TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time, standing, looks_left };
     // SAFETY: the allocation has all frames of `range`. Tests drop `Boot`, which frees it, after all values that use
     // the system.
     let vm = unsafe { Vm::new(machine, &[range], config) }.unwrap();

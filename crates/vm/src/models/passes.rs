@@ -2,8 +2,8 @@
 //! The test machine's flush asserts that its thread holds no spin lock, so each model of a pass checks that too.
 
 use super::*;
-use crate::object::kept::KeptObject;
 use crate::object::batch::Batch;
+use crate::object::kept::KeptObject;
 use crate::rmap;
 
 /// Whether some TLB allows stores at the first address of the space.
