@@ -106,6 +106,9 @@ pub enum Mutant {
     NoHoleCheck,
     /// Zeroes: a load of private memory does not check the slots again under its table page's lock.
     NoZeroCheck,
+    /// Zeroes: a load looks at its neighbours' slots only once, from the front to the back, so it misses pages that move
+    /// towards the front.
+    OneLookAtLayers,
     /// Enter: before a leaf is made writable, the page's dirty bit is not checked again under the table page's lock.
     DirtyAsFound,
     /// Lazy free: the leaves of pages that `MADV_FREE` marked stay writable.
