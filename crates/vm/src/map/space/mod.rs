@@ -324,8 +324,8 @@ impl<M: Machine> Space<M> {
         operation()
     }
 
-    /// Calls `part` with what is left of `range`, until it returns no place at which the next part begins. No lock is
-    /// held between two parts, and a calling thread that must end stops there.
+    /// Calls `part` with the rest of `range`, until it returns no place at which the next part begins. No lock is held
+    /// between two parts, and a calling thread that must end stops there.
     pub(super) fn in_parts(
         &self,
         range: VirtRange,
