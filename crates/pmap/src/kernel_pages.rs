@@ -7,6 +7,7 @@ use crate::kernel_tables::KernelMapError;
 use crate::shootdown::Request;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::preempt_off;
+use quire_sync::rank::assert_may_await_cpus;
 use quire_vm::phys::Physical;
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::page::FrameKind;
@@ -73,6 +74,7 @@ pub fn flush<M: Hardware>(machine: &M, set: &FlushSet) {
         Some(ranges) => Request::kernel(ranges),
         None => Request::everything(),
     };
+    assert_may_await_cpus();
     let _here = preempt_off();
     machine.shoot(&CpuMask::first(machine.cpus()), &request);
 }

@@ -705,6 +705,50 @@ protocol! {
     CloseNoFence: "a CPU keeps a freed root loaded";
 }
 
+/// Model: a CPU ends the use of per-CPU roots, and holds no lock while other CPUs leave theirs. Another CPU opens the
+/// use of per-CPU roots again and adopts one. That root must not be among those that the first CPU frees.
+fn open_against_close() {
+    struct World {
+        space: Residency,
+        roots: Roots,
+        own: Own,
+    }
+    let world = Arc::new(World { space: Residency::new(1), roots: Roots::new(), own: Own::new(Pfn(1)) });
+    world.roots.open();
+    world.space.arrive(0);
+    let w = world.clone();
+    let cpu = thread::spawn(move || {
+        let _held = w.roots.lock.lock();
+        if w.roots.may_open() {
+            w.roots.open();
+        }
+        let adopts = w.roots.is_open();
+        if adopts {
+            w.roots.adopt(0, (&raw const w.own).cast_mut());
+        }
+        adopts.then(|| w.roots.regime())
+    });
+    let closed = {
+        let _held = world.roots.lock.lock();
+        let _asked = world.roots.close(&world.space);
+        world.roots.regime()
+    };
+    let mut freed = false;
+    {
+        let _held = world.roots.lock.lock();
+        world.roots.take(|_| freed = true);
+        world.roots.keeps_root.store(false, Ordering::Release);
+    }
+    let adopted = cpu.join().unwrap();
+    assert!(!freed || adopted.is_some_and(|regime| regime < closed), "a CPU keeps a freed root loaded");
+    world.roots.take(|_| ());
+}
+
+protocol! {
+    a_regime_begins_only_when_no_root_of_the_last_is_left = open_against_close, Some(2);
+    OpenWhileClosing: "a CPU keeps a freed root loaded";
+}
+
 /// Model: a fault enters a leaf while the empty root that it would use is dropped.
 fn fault_against_drop_root() {
     let pages = Arc::new(Pages::with_roots(4, 1));

@@ -40,6 +40,8 @@ quire_sync::mutants! {
         CopyNoFence,
         /// A CPU that ends the use of per-CPU roots reads its targets before CPUs that switch in can see the end.
         CloseNoFence,
+        /// A regime of per-CPU roots begins while CPUs may still have own roots of the last one loaded.
+        OpenWhileClosing,
         /// A step of pruning reads at its beginning, and not under the root's lock, whether root entries must stay
         /// linked.
         KeepsRootEarly,

@@ -24,12 +24,12 @@
 //!
 //! | | copy | flush of an entry | switch in | open | close |
 //! |---|---|---|---|---|---|
-//! | **copy** | each CPU writes only its own root | the copying CPU joins the set, then reads the generation; the flush bumps, then reads the set | both run on one CPU, with interrupts masked | a CPU copies only while the regime is odd | closing waits until every CPU has the space's root loaded |
+//! | **copy** | each CPU writes only its own root | the copying CPU joins the set, then reads the generation; the flush bumps, then reads the set | both run on one CPU, with interrupts masked | a CPU copies only while the regime is odd | closing waits until every CPU has the space's root loaded, and holds no lock meanwhile |
 //! | **flush of an entry** | | each flush has its own generation | the arriving CPU joins the running CPUs, then reads the generations | the flush reads the regime after it has cleared the leaves | the flush targets more CPUs than needed, or a CPU that left the regime drops the translations |
 //! | **switch in** | | | both run on one CPU | the CPU reads the regime after it has joined | the CPU reads the regime after it has joined |
 //!
 //! Entries of the space's root are not unlinked while the regime is odd, and until every CPU has the space's root
-//! loaded again.
+//! loaded again. No regime begins in that time either ([`Roots::may_open`]).
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
@@ -209,17 +209,27 @@ impl Roots {
         self.regime() & 1 != 0
     }
 
+    /// Whether per-CPU roots are not in use, and none is left of the last regime. A CPU that closes a regime holds no
+    /// lock while it waits for the others to leave their own roots.
+    ///
+    /// # Requires
+    /// The caller holds this lock and the lock of the space's root.
+    pub(crate) fn may_open(&self) -> bool {
+        !self.is_open() && (!self.keeps_root.load(Ordering::Acquire) || mutant(Mutant::OpenWhileClosing))
+    }
+
     /// Begins the use of per-CPU roots.
     ///
     /// # Requires
-    /// The caller holds this lock and the lock of the space's root; the regime is even.
+    /// The caller holds this lock and the lock of the space's root; [`may_open`](Self::may_open) returned true.
     pub(crate) fn open(&self) {
         self.keeps_root.store(true, Ordering::Release);
         self.regime.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Ends the use of per-CPU roots: from now on no CPU loads its own root. Returns the CPUs that have the space
-    /// loaded. The caller makes each of these CPUs load the space's shared root.
+    /// loaded. The caller makes each of these CPUs load the space's shared root, after it has released the lock. Then it
+    /// [takes](Self::take) the own roots, and clears `keeps_root`. Until then the regime stays even.
     ///
     /// # Requires
     /// The caller holds the lock; the regime is odd.

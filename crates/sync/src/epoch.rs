@@ -517,6 +517,7 @@ impl Domain {
     /// # Requires
     /// The caller is not pinned, and is not called by the function that frees a value.
     pub fn drain(&self) {
+        crate::rank::assert_may_await_cpus();
         let advances = if mutant(Mutant::DrainAdvancesNothing) { 0 } else { 2 };
         let target = self.global.load(Ordering::Acquire) + advances;
         while self.global.load(Ordering::Acquire) < target {

@@ -1,5 +1,6 @@
 //! The lists of held locks, in debug builds. One check uses them for the lock order (relies on C6). Another check
-//! asserts that no thread sleeps while it holds a spin lock (relies on C5).
+//! asserts that no thread sleeps, or waits for other CPUs, while it holds a spin lock (relies on C5). The models check
+//! the second rule too, with a count.
 //!
 //! Spin locks belong to a CPU, because their holders stay on it. Sleeping locks belong to a thread. On the host,
 //! threads stand for CPUs, so both kinds of locks belong to the thread. Elsewhere the hooks `Cpu::held` and
@@ -203,6 +204,14 @@ mod checked {
         });
     }
 
+    /// Panics where the caller holds a spin lock, because it is about to wait for other CPUs.
+    #[inline]
+    pub fn assert_awaits_no_spinner() {
+        super::store::spins(|held| {
+            assert!(held.is_empty(), "waiting for other CPUs while spin locks are held: {held:?} (Contract C5)");
+        });
+    }
+
     /// Checks that the caller may wait for the sleeping lock at `at`, which guards a value of type `of`.
     pub fn before_sleeping(of: &'static str, at: usize) {
         super::store::sleeping(|held| {
@@ -312,7 +321,51 @@ mod store {
     }
 }
 
-#[cfg(not(all(debug_assertions, not(any(loom, shuttle)))))]
+#[cfg(any(loom, shuttle))]
+mod checked {
+    //! Models count the spin locks of each thread. They have no lists, because a list allocates at each lock.
+
+    use crate::rank::Rank;
+    use crate::spin::Beside;
+    use std::cell::Cell;
+
+    // The checkers' threads share one thread of the system, so they need the checkers' own thread-local storage.
+    #[cfg(loom)]
+    loom::thread_local! {
+        static SPINS: Cell<u32> = Cell::new(0);
+    }
+    #[cfg(shuttle)]
+    shuttle::thread_local! {
+        static SPINS: Cell<u32> = Cell::new(0);
+    }
+
+    /// Changes the calling thread's count. Destructors at the very end of a thread are not counted.
+    fn change(by: i32) {
+        let _gone = SPINS.try_with(|held| held.set(held.get().wrapping_add_signed(by)));
+    }
+
+    pub fn spin(_rank: Rank, _beside: Beside, _at: usize) {
+        change(1);
+    }
+    pub fn spin_taken(_rank: Rank, _at: usize) {
+        change(1);
+    }
+    pub fn spin_released(_at: usize) {
+        change(-1);
+    }
+    /// The checkers report a thread that sleeps for ever under a lock.
+    pub fn assert_no_spin() {}
+    /// Panics where the caller holds a spin lock, because it is about to wait for other CPUs.
+    pub fn assert_awaits_no_spinner() {
+        let held = SPINS.try_with(Cell::get).unwrap_or(0);
+        assert!(held == 0, "waiting for other CPUs while spin locks are held");
+    }
+    pub fn before_sleeping(_of: &'static str, _at: usize) {}
+    pub fn sleeping_taken(_of: &'static str, _at: usize) {}
+    pub fn sleeping_released(_at: usize) {}
+}
+
+#[cfg(not(any(debug_assertions, loom, shuttle)))]
 mod checked {
     use crate::rank::Rank;
     use crate::spin::Beside;
@@ -324,6 +377,8 @@ mod checked {
     pub fn spin_released(_at: usize) {}
     #[inline(always)]
     pub fn assert_no_spin() {}
+    #[inline(always)]
+    pub fn assert_awaits_no_spinner() {}
     #[inline(always)]
     pub fn before_sleeping(_of: &'static str, _at: usize) {}
     #[inline(always)]

@@ -188,9 +188,29 @@ pub fn assert_may_sleep() {
     held::assert_no_spin();
 }
 
+/// Panics in debug builds and in models if the caller holds a spin lock, because it is about to wait for other CPUs
+/// (relies on C5). A CPU that spins for that lock would wait for those CPUs too.
+#[inline(always)]
+pub fn assert_may_await_cpus() {
+    // A thread that unwinds from a panic may discharge what it owes while guards are still to be dropped.
+    if cfg!(any(debug_assertions, loom, shuttle)) && !crate::hooks::is_panicking() {
+        held::assert_awaits_no_spinner();
+    }
+}
+
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "waiting for other CPUs while spin locks are held")]
+    fn a_wait_for_other_cpus_under_a_spin_lock_is_refused() {
+        let lock = crate::SpinLock::new(Rank::of_test(1), ());
+        assert_may_await_cpus();
+        let _held = lock.lock();
+        assert_may_await_cpus();
+    }
 
     #[test]
     fn a_table_out_of_order_is_refused() {

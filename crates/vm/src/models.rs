@@ -15,6 +15,7 @@ mod frames;
 mod lists;
 mod maps;
 mod paging;
+mod passes;
 mod reaping;
 mod shards;
 mod store_protection;

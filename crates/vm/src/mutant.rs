@@ -58,6 +58,10 @@ pub enum Mutant {
     /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree. So the scan
     /// misses it.
     LinkingUnnoted,
+    /// Mapping lists: the unlinking of a backing does not wait for passes that flush its space.
+    UnlinkUnawaited,
+    /// Mapping lists: a pass flushes while it holds the lock of a shard.
+    FlushUnderShard,
     /// Mapping lists: scans cannot see that backings have moved back to the first shard.
     ShrinkUnseen,
     /// Copy-up: where a walk found no page, a mark that the content is zeroes is stored without a second walk.
@@ -102,6 +106,9 @@ pub enum Mutant {
     NoHoleCheck,
     /// Zeroes: a load of private memory does not check the slots again under its table page's lock.
     NoZeroCheck,
+    /// Zeroes: a load looks at its neighbours' slots only once, from the front to the back, so it misses pages that move
+    /// towards the front.
+    OneLookAtLayers,
     /// Enter: before a leaf is made writable, the page's dirty bit is not checked again under the table page's lock.
     DirtyAsFound,
     /// Lazy free: the leaves of pages that `MADV_FREE` marked stay writable.

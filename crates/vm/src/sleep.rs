@@ -5,6 +5,10 @@
 //! No thread sleeps while it holds an iteration, a busy or page-table guard, a spin lock or an epoch pin. The types of
 //! this module enforce this for pins, and for values that borrow pins. Debug builds also check the locks that a CPU
 //! holds ([`quire_sync::rank::assert_may_sleep`]).
+//!
+//! No CPU waits for other CPUs while it holds a spin lock, because a CPU that spins for that lock would wait for them
+//! too. Such waits are flushes, barriers, and waits for the readers of the epoch. Debug builds and models check this
+//! where each wait begins ([`quire_sync::rank::assert_may_await_cpus`]).
 
 use core::marker::PhantomData;
 use quire_sync::epoch::{Domain, Pinned};

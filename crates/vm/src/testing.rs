@@ -15,6 +15,7 @@ use crate::vm::Vm;
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::epoch::Pinned;
+use quire_sync::rank::assert_may_await_cpus;
 use quire_sync::{CpuId, Rank, SpinGuard, SpinLock, current_cpu};
 
 /// The number of pages that one table page covers.
@@ -118,6 +119,8 @@ pub struct TestMachine {
     /// The standing of all threads (program, administrator or system), and the result of `Machine::ends_something`.
     /// Tests set both.
     pub standing: std::sync::Mutex<(Standing, bool)>,
+    /// How often a thread still finds that it need not end ([`Machine::is_ending`]).
+    pub looks_left: core::sync::atomic::AtomicU64,
 }
 // SAFETY: the RAM has no owning thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
@@ -147,6 +150,12 @@ impl Machine for TestMachine {
     }
     fn ends_something(&self) -> bool {
         self.standing.lock().unwrap().1
+    }
+    fn is_ending(&self) -> bool {
+        use core::sync::atomic::Ordering::Relaxed;
+        let left = self.looks_left.load(Relaxed);
+        self.looks_left.store(left.saturating_sub(1), Relaxed);
+        left == 0
     }
     fn domains(&self) -> usize {
         self.domains
@@ -191,7 +200,9 @@ pub fn boot_over(ram: &[PhysRange], cpus: usize, domains: usize, config: Config)
     let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
     let store_time = core::sync::atomic::AtomicU64::new(0);
     let standing = std::sync::Mutex::new((Standing::System, true));
-    let machine = TestMachine { kernel: KernelTable::new(), ram: memory, cpus, span, domains, store_time, standing };
+    let looks_left = core::sync::atomic::AtomicU64::new(u64::MAX);
+    let machine =
+        TestMachine { kernel: KernelTable::new(), ram: memory, cpus, span, domains, store_time, standing, looks_left };
     // SAFETY: the allocation has all frames of `ram`. Tests drop `Boot`, which frees it, after all values that use
     // the system.
     let vm = unsafe { Vm::new(machine, ram, config) }.unwrap();
@@ -282,6 +293,8 @@ pub struct TestPmap {
     protects_tables: core::sync::atomic::AtomicBool,
     /// Whether the frame of zeroes was mapped in any table page. Written under a table page's lock.
     shows_zeroes: core::sync::atomic::AtomicBool,
+    /// Whether the page tables were freed.
+    freed: core::sync::atomic::AtomicBool,
 }
 
 impl TestPmap {
@@ -336,6 +349,13 @@ impl TestPmap {
         let _flushed = owed.discharge();
     }
 
+    /// Asserts that the page tables were not freed yet.
+    fn assert_kept(&self) {
+        // A failed model drops its obligations while it unwinds.
+        let kept = !self.freed.load(core::sync::atomic::Ordering::Relaxed) || std::thread::panicking();
+        assert!(kept, "page tables are used after they were freed");
+    }
+
     /// Notes that several CPUs run the space.
     #[cfg(not(any(loom, shuttle)))]
     pub fn run_by_several(&self) {
@@ -385,6 +405,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
             running_elsewhere: core::sync::atomic::AtomicBool::new(false),
             protects_tables: core::sync::atomic::AtomicBool::new(false),
             shows_zeroes: core::sync::atomic::AtomicBool::new(false),
+            freed: core::sync::atomic::AtomicBool::new(false),
         })
     }
 
@@ -414,6 +435,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     }
 
     fn flush(&self, _vm: &'static Physical<TestMachine>, set: &FlushSet) {
+        // A real flush may wait for other CPUs.
+        assert_may_await_cpus();
+        self.assert_kept();
         for tlb in &self.tlbs {
             let mut t = tlb.0.lock();
             match set.ranges() {
@@ -428,6 +452,7 @@ unsafe impl Pmap<TestMachine> for TestPmap {
     }
 
     fn settle(&self, _vm: &'static Physical<TestMachine>, table: Pfn) -> bool {
+        self.assert_kept();
         self.tables[table.0 as usize].unflushed.fetch_sub(1, Ordering::AcqRel);
         false
     }
@@ -439,7 +464,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         self.running_elsewhere.load(core::sync::atomic::Ordering::Relaxed)
     }
     fn prune(&self, _vm: &'static Physical<TestMachine>, _range: VirtRange) {}
-    fn clear(&self, _vm: &'static Physical<TestMachine>) {}
+    fn clear(&self, _vm: &'static Physical<TestMachine>) {
+        self.freed.store(true, core::sync::atomic::Ordering::Relaxed);
+    }
     unsafe fn destroy(&mut self, _vm: &'static Physical<TestMachine>) {}
 
     fn check(&self, _vm: &'static Physical<TestMachine>, quiet: bool) -> Result<u64, Broken> {

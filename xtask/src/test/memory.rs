@@ -1,5 +1,5 @@
 //! Machines without free memory, or with just enough: which process is killed, how soon, and which ones continue
-//! (`programs/hold.c`, `overload.c`, `workingset.c`).
+//! (`programs/churn.c`, `hold.c`, `overload.c`, `workingset.c`).
 //!
 //! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 
@@ -75,6 +75,16 @@ const CASES: &[Case] = &[
         not_logged: Some(") is killed"),
         printed: "passed\n",
     },
+    Case {
+        name: "random calls of processes that fork end soon beside full memory",
+        cpus: &[2],
+        memory: 192,
+        append: "swap=96M",
+        script: "churn --mib 96 --within 30000 >&2 && echo passed",
+        logged: "",
+        not_logged: Some(") is killed"),
+        printed: "passed\n",
+    },
 ];
 
 fn name(case: &Case, cpus: u32) -> String {
@@ -103,7 +113,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
 fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<relay::GuestOutput> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let mut tree = root::tree()?;
-    for name in ["hold", "overload", "workingset"] {
+    for name in ["churn", "hold", "overload", "workingset"] {
         let program = programs::compile(context.places, &context.places.root.join(format!("programs/{name}.c")))?;
         programs::install(&mut tree, &[(name.to_string(), program)].into())?;
     }

@@ -143,6 +143,9 @@ pub fn sys_mlockall<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usiz
         if how == Wire::Now {
             let mut at = PAGE_SIZE;
             while let Some(range) = next_mapped(memory, at) {
+                if ctx.thread.killed() {
+                    return Err(Errno::EINTR);
+                }
                 // For `mlockall`, a page that cannot be made resident is no error.
                 let _as_far_as_it_goes = crate::memory::advise::populate(ctx, range);
                 at = range.end;

@@ -80,6 +80,7 @@ pub(crate) fn interrupt_all<I: Iterator<Item = usize>>(
     taken: impl Fn(usize) -> u64,
     kick: impl Fn(usize),
 ) {
+    quire_sync::rank::assert_may_await_cpus();
     // The caller's earlier stores must be visible to each other CPU before that CPU handles its interrupt.
     if !mutant(Mutant::BarrierNoFence) {
         fence_full();

@@ -19,6 +19,7 @@ use core::ptr;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
+use quire_sync::rank::assert_may_await_cpus;
 use quire_sync::{CpuId, Rank, SpinLock, preempt_off, record};
 use quire_vm::check::Broken;
 use quire_vm::phys::Physical;
@@ -171,7 +172,7 @@ impl<F: Format> Tables<F> {
         if let Some(roots) = self.roots() {
             let _held = roots.lock.lock();
             self.with_root_locked(vm, || {
-                if !roots.is_open() {
+                if roots.may_open() {
                     roots.open();
                 }
             });
@@ -401,6 +402,8 @@ impl<F: Format> Tables<F> {
     }
 
     fn shoot<M: Hardware<Format = F>>(vm: &'static Physical<M>, mut targets: CpuMask, request: &Request<'_, F>) {
+        // The check comes first, so that a caller is found out also where no CPU has to answer.
+        assert_may_await_cpus();
         if targets.is_empty() {
             return;
         }
@@ -557,12 +560,17 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     fn fan_in(&self, vm: &'static Physical<M>) {
         let Some(roots) = self.roots().filter(|r| r.is_open()) else { return };
-        let _held = roots.lock.lock();
-        if !roots.is_open() {
-            return;
-        }
-        let loaded = roots.close(&self.residency);
+        let loaded = {
+            let _held = roots.lock.lock();
+            if !roots.is_open() {
+                return;
+            }
+            roots.close(&self.residency)
+        };
+        // No lock is held during the wait for the other CPUs. The regime is even, so no CPU gets an own root. It stays
+        // even until `keeps_root` is cleared below, so no own root is loaded after the request was served.
         Self::shoot(vm, loaded, &Request::home(&self.residency, &self.root, roots.regime()));
+        let _held = roots.lock.lock();
         roots.take(|own| Self::free_own(vm, own));
         self.with_root_locked(vm, || roots.keeps_root.store(false, Ordering::Release));
     }

@@ -5,7 +5,7 @@
 //! 2. Fence.
 //! 3. ([`rmap::unmap`]) Under the lock of each shard (a part) of the mapping list, visit each backing that shows the
 //!    page. Lock the table page that covers the page's address there. Clear the leaf if it maps the frame, and credit
-//!    its dirty bit. Flush that space before the shard is unlocked.
+//!    its dirty bit. Unlock the shard and flush that space before the next backing.
 //! 4. Empty the index slot, drop the page's identity (its generation rises), and free the frame.
 //!
 //! A fault checks the busy state and the generation under the table page's lock, after a fence. So either the fault

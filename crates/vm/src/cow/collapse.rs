@@ -20,9 +20,10 @@
 //! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy or with another
 //! generation, under its table page's lock. (The generation rises with each change of identity.) A fault that walked
 //! from front to back while a page moved towards the front may have missed it in both layers. Before such a fault
-//! installs its new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page
-//! that a fault is making is busy until it is installed or dropped. Until then it hides nothing (mutant
-//! [`Mutant::BusyHides`]).
+//! installs its new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A load
+//! that maps the frame of zeroes at neighbours looks at their slots again from back to front (mutant
+//! [`Mutant::OneLookAtLayers`]). A page that a fault is making is busy until it is installed or dropped. Until then it
+//! hides nothing (mutant [`Mutant::BusyHides`]).
 //!
 //! # Pages in swap
 //! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a

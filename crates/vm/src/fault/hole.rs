@@ -22,6 +22,8 @@ use quire_sync::epoch::Pinned;
 
 /// Pages of the aligned window in which a load maps the frame of zeroes.
 const AROUND: u64 = 16;
+/// The most layers of a chain with which a load maps the frame of zeroes at neighbours.
+const DEEPEST: usize = 16;
 /// Pages from the address on that a load maps if the page before the address shows the frame of zeroes too.
 const IN_A_ROW: u64 = 64;
 
@@ -114,16 +116,27 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
         let all = u64::MAX >> (64 - place(window.end));
         let mut empty = all & !(1 << place(self.va));
+        let (mut layers, mut depth) = ([None; DEEPEST], 0);
         for layer in core::iter::successors(Some(self.entry.front()), |b| b.behind()) {
             let (Some(object), Some(shown)) = (layer.object(), layer.range().intersect(&window)) else { continue };
-            if !object.is_private() {
+            if !object.is_private() || depth == DEEPEST {
                 return;
             }
+            layers[depth] = Some((layer, object, shown));
+            depth += 1;
+        }
+        let look = |(layer, object, shown): (&Backing<M>, &Object<M>, VirtRange), empty: &mut u64| {
             let skipped = place(shown.start);
-            let wanted = (empty >> skipped) & (u64::MAX >> (64 - (shown.bytes() >> PAGE_SHIFT)));
-            object
-                .index()
-                .each_of(layer.key(shown.start), wanted, pin, |n, _| empty &= !(1 << (u64::from(n) + skipped)));
+            let wanted = (*empty >> skipped) & (u64::MAX >> (64 - (shown.bytes() >> PAGE_SHIFT)));
+            let found = |n: u32, _| *empty &= !(1 << (u64::from(n) + skipped));
+            object.index().each_of(layer.key(shown.start), wanted, pin, found);
+        };
+        layers.iter().flatten().for_each(|layer| look(*layer, &mut empty));
+        // The look from front to back misses no page that moves back, because a mover fills the new slot before it
+        // empties the old one. A page that moves towards the front may be missed in both slots. The look from back to
+        // front misses none of these.
+        if depth > 1 && !mutant(Mutant::OneLookAtLayers) {
+            layers.iter().rev().flatten().for_each(|layer| look(*layer, &mut empty));
         }
         // Relies on C3: the stale mark is checked under the table page's lock.
         if empty == 0 || self.check_entry().is_err() {

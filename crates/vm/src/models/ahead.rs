@@ -140,3 +140,32 @@ protocol! {
     #[cfg(shuttle)]
     NoLookBehind: "a page made ahead hides another page";
 }
+
+/// A load of untouched memory maps the frame of zeroes at its neighbours too. Meanwhile the page of a neighbour moves to
+/// a layer nearer to the front.
+#[cfg(shuttle)]
+fn zeroes_against_move() {
+    let w = World::private(4);
+    store(&w.space, 0, 1);
+    let child = w.space.fork().unwrap();
+    store(&w.space, 1, 2);
+    store(&w.space, 2, 3);
+    drop(child);
+    // The leaf is dropped, so that the load may map the neighbour.
+    w.space.pmap().forget(w.boot.vm, page(0));
+    beside(
+        w,
+        |w| load(&w.space, 3),
+        merge,
+        |w, seen, ()| {
+            let all = [0, 1, 2].map(|n| load(&w.space, n));
+            assert_eq!((all, seen), ([1, 2, 3].map(Some), Some(0)), "the frame of zeroes hides a page that moves");
+        },
+    );
+}
+
+protocol! {
+    #[cfg(shuttle)]
+    a_page_that_moves_is_not_shown_as_zeroes = zeroes_against_move, Some(1);
+    OneLookAtLayers: "the frame of zeroes hides a page that moves";
+}

@@ -10,6 +10,8 @@
 //! - A backing is linked into its object's mapping list before an entry shows it. It is unlinked only after the entry
 //!   is stale, its PTEs are cleared and the flush is done (`dispose` requires the proof). While it is linked, it
 //!   keeps the object alive.
+//! - The unlinking ends only when no pass of the reverse map flushes the backing's space any more (`passes`). Passes
+//!   flush without the lock of the shard. So the page tables of a space stay until such a flush is done.
 //! - A private front is created *untouched*, which means without an object. When it needs its first page, the faulting
 //!   thread makes an object and sets it by compare-and-swap. `Backing::close` forbids later first touches, so a
 //!   writer that replaces the chain knows which objects it must carry over.
@@ -19,6 +21,7 @@
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::object::Objects;
 use crate::object::interval::{Age, Interval, Links};
 use crate::object::{Object, ObjectRef};
@@ -28,6 +31,8 @@ use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use quire_sync::epoch::{Pile, Pinned, Retired};
+use quire_sync::hooks::relax;
+use quire_sync::rank::assert_may_await_cpus;
 use quire_sync::{Shared, record};
 
 /// The value of `Backing::progress` in a front (the first backing of a chain) that is not being copied up.
@@ -66,6 +71,9 @@ pub struct Backing<M: Machine> {
     wired: AtomicBool,
     /// The map entry is shared, and stores may be allowed through it now or later. Fixed before the backing is linked.
     stores: bool,
+    /// The number of passes that flush the backing's space now, without the lock of the shard. A pass raises it under
+    /// that lock.
+    passes: AtomicU16,
     /// Guarded by the lock of the shard.
     links: Shared<Links<Backing<M>>>,
 }
@@ -145,6 +153,7 @@ impl<M: Machine> Backing<M> {
             shard: AtomicU16::new(0),
             wired: AtomicBool::new(false),
             stores: false,
+            passes: AtomicU16::new(0),
             links: Shared::new(Links::new(offset + (range.bytes() >> PAGE_SHIFT))),
         }
     }
@@ -209,7 +218,8 @@ impl<M: Machine> Backing<M> {
     /// The page tables of the space that the range lies in.
     pub(crate) fn pmap(&self) -> &M::Pmap {
         record::read(&self.pmap);
-        // SAFETY: a space unlinks its backings before its page tables are freed.
+        // SAFETY: a space unlinks its backings before its page tables are freed, and each unlinking waits for the passes
+        // that use the backing.
         unsafe { self.pmap.as_ref() }
     }
     /// The system.
@@ -294,6 +304,28 @@ impl<M: Machine> Backing<M> {
             let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
         }
         self.object()
+    }
+
+    /// Keeps the backing's unlinking from ending until [`end_pass`](Self::end_pass). So the page tables of its space
+    /// stay.
+    ///
+    /// # Requires
+    /// The caller holds the lock of the shard in which the backing is linked.
+    pub(super) fn begin_pass(&self) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Ends what [`begin_pass`](Self::begin_pass) began. The caller does not use the backing after that.
+    pub(super) fn end_pass(&self) {
+        self.passes.fetch_sub(1, Ordering::Release);
+    }
+    /// Waits until no pass uses the backing. It was unlinked, so no further pass finds it. Passes end soon, because they
+    /// wait only for the answers of CPUs.
+    #[inline]
+    pub(super) fn await_passes(&self) {
+        assert_may_await_cpus();
+        while self.passes.load(Ordering::Acquire) != 0 && !mutant(Mutant::UnlinkUnawaited) {
+            relax();
+        }
     }
 
     /// Replaces the layer behind by a wrong one, for tests of the checker.

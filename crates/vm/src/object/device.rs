@@ -16,7 +16,7 @@
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;
 use crate::machine::{Machine, Pmap, Table};
-use crate::tlb::flush::Obligation;
+use crate::tlb::flush::Pass;
 use crate::types::{MemoryType, PAGE_SIZE, Pfn, PhysRange, VirtRange};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
 
@@ -93,10 +93,10 @@ impl<M: Machine> ObjectRef<M> {
         let pages = self.size.swap(0, Ordering::AcqRel).div_ceil(PAGE_SIZE);
         fence_full();
         let vm = self.vm();
-        self.scan(0, pages, |b| {
+        let mut passed = Pass::over(self.address());
+        self.scan_flushing(0, pages, &mut passed, |b, from, owed| {
             let (pmap, range) = (b.pmap(), b.range());
-            let mut owed = Obligation::new(vm, pmap).pruning();
-            let mut at = range.start;
+            let mut at = range.start.max(from);
             while let Some(mut table) = pmap.next_table(vm, VirtRange { start: at, end: range.end }) {
                 let span = table.span();
                 let (mut va, end) = (at.max(span.start), span.end.min(range.end));
@@ -104,16 +104,17 @@ impl<M: Machine> ObjectRef<M> {
                     owed.owe_range(VirtRange { start: va, end });
                 }
                 while let Some(present) = table.next_present(va, end) {
-                    let _gone = table.remove(present, &mut owed);
+                    let _gone = table.remove(present, owed);
                     va = present + PAGE_SIZE;
                 }
                 drop(table);
                 at = end;
                 if owed.is_full() {
-                    let _part = core::mem::replace(&mut owed, Obligation::new(vm, pmap).pruning()).discharge();
+                    return Some(at);
                 }
             }
-            let _flushed = owed.discharge();
+            None
         });
+        let _flushed = passed.end();
     }
 }

@@ -6,7 +6,7 @@
 //! or the new backing.
 //!
 //! A scan releases the lock from time to time. The module [`scan`](super::scan) explains why it still visits each
-//! backing, and ends.
+//! backing, and ends. A scan that flushes releases the lock before each flush ([`flushing`]).
 //!
 //! # Growing and shrinking
 //! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard and that shard
@@ -34,6 +34,7 @@
 //!    `moved` too. The backing that it replaces may be in a shard that a scan has not reached.
 //! 5. The memory of the shards is kept until the object is freed. An empty shard costs a scan one lock.
 
+mod flushing;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
@@ -260,6 +261,17 @@ impl<M: Machine> Shard<M> {
         step
     }
 
+    /// As [`step`](Self::step), for visits with work to do without the lock ([`Scan::step_apart`]).
+    fn step_apart(&self, scan: &mut Scan, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<()>) -> Step<()> {
+        let mut list = self.lock();
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        let before = scan.visits();
+        let step = scan.step_apart(&mut list.tree, self.linked(), visit);
+        #[cfg(all(test, not(any(loom, shuttle))))]
+        looks::add(scan.visits() - before);
+        step
+    }
+
     /// Ends a scan early, before it has visited all backings.
     fn stop(&self, scan: Scan) {
         scan.stop(&mut self.lock().tree);
@@ -466,6 +478,7 @@ impl<M: Machine> Shards<M> {
 
     /// Unlinks `b`. Returns true if its shard is empty now; the caller then drops the shard's reference to the object.
     /// Does not use the shard after the release of its lock, because a CPU's own shard does not keep the object alive.
+    /// No pass of the reverse map uses `b` when this returns ([`flushing`]).
     ///
     /// # Safety
     /// `b` is linked here.
@@ -482,6 +495,8 @@ impl<M: Machine> Shards<M> {
         let b = unsafe { b.as_ref() };
         let emptied = n == 1 && self.own_shard(b.shard()).is_none();
         shard.release(b.vm(), &mut list);
+        drop(list);
+        b.await_passes();
         emptied
     }
 
@@ -628,19 +643,10 @@ impl<M: Machine> Shards<M> {
         core::iter::once(&self.first).chain(more).map(linked).fold(0, u64::wrapping_add)
     }
 
-    /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. A backing may
-    /// be visited more than once. If a backing is replaced during the scan, the replacement is visited too. The lock of
-    /// a shard is released from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object
-    /// alive.
-    pub fn scan(&self, start: u64, end: u64, refs: &References, mut visit: impl FnMut(&Backing<M>)) {
-        let _all = self.search(start, end, refs, |b| {
-            visit(b);
-            ControlFlow::<()>::Continue(())
-        });
-    }
-
-    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
-    /// the value of that break.
+    /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. Stops at the
+    /// first backing at which `visit` breaks, and returns the value of that break. A backing may be visited more than
+    /// once. If a backing is replaced during the search, the replacement is visited too. The lock of a shard is released
+    /// from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object alive.
     pub fn search<T>(
         &self,
         start: u64,
@@ -648,9 +654,16 @@ impl<M: Machine> Shards<M> {
         refs: &References,
         mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
     ) -> Option<T> {
+        self.until_unmoved(refs, || self.iter().find_map(|shard| shard.search(start, end, &mut visit)))
+    }
+
+    /// Calls `scan`, which scans all shards, until it finds a value, or no backing has moved to the first shard during
+    /// the call.
+    #[inline]
+    fn until_unmoved<T>(&self, refs: &References, mut scan: impl FnMut() -> Option<T>) -> Option<T> {
         loop {
             let moved = self.moved();
-            let found = self.iter().find_map(|shard| shard.search(start, end, &mut visit));
+            let found = scan();
             if found.is_some() || self.moved() == moved {
                 return found;
             }

@@ -64,7 +64,7 @@ use crate::paging::pager::Pager;
 use crate::phys::boot::BootMemory;
 use crate::phys::page::{Page, State};
 use crate::phys::slab::Slab;
-use crate::tlb::flush::NoTranslation;
+use crate::tlb::flush::{NoTranslation, Obligation, Pass};
 use crate::types::PAGE_SIZE;
 use core::alloc::Layout;
 use core::fmt;
@@ -455,14 +455,8 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Calls `visit` with every backing that shows a page of `start..end`; see [`Shards::scan`]. The caller keeps the
-    /// object alive by a reference, a backing or a busy page.
-    pub(crate) fn scan(&self, start: u64, end: u64, visit: impl FnMut(&Backing<M>)) {
-        self.shards.scan(start, end, &self.refs, visit);
-    }
-
-    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
-    /// the value of that break.
+    /// Calls `visit` with every backing that shows a page of `start..end`, until one breaks; see [`Shards::search`]. The
+    /// caller keeps the object alive by a reference, a backing or a busy page.
     pub(crate) fn search<T>(
         &self,
         start: u64,
@@ -470,6 +464,17 @@ impl<M: Machine> Object<M> {
         visit: impl FnMut(&Backing<M>) -> ControlFlow<T>,
     ) -> Option<T> {
         self.shards.search(start, end, &self.refs, visit)
+    }
+
+    /// Visits backings as [`search`](Self::search) does, and flushes what `part` owes; see [`Shards::scan_flushing`].
+    pub(crate) fn scan_flushing(
+        &self,
+        start: u64,
+        end: u64,
+        passed: &mut Pass,
+        part: impl for<'b> FnMut(&'b Backing<M>, u64, &mut Obligation<'b, M>) -> Option<u64>,
+    ) {
+        self.shards.scan_flushing(start, end, &self.refs, passed, part);
     }
 
     /// Notes that a scan of all backings is over. If the list is short and scanned often, closes its extra shards. The

@@ -118,6 +118,27 @@ impl Scan {
         linked: u64,
         visit: &mut impl FnMut(&T) -> ControlFlow<F>,
     ) -> Step<F> {
+        self.step_as::<T, F, false>(tree, linked, visit)
+    }
+
+    /// As [`step`](Self::step), but a visit that breaks ends only this hold, because it has work to do without the
+    /// lock. So nothing is ever found.
+    pub fn step_apart<T: Interval>(
+        &mut self,
+        tree: &mut Tree<T>,
+        linked: u64,
+        visit: &mut impl FnMut(&T) -> ControlFlow<()>,
+    ) -> Step<()> {
+        self.step_as::<T, (), true>(tree, linked, visit)
+    }
+
+    #[inline]
+    fn step_as<T: Interval, F, const APART: bool>(
+        &mut self,
+        tree: &mut Tree<T>,
+        linked: u64,
+        visit: &mut impl FnMut(&T) -> ControlFlow<F>,
+    ) -> Step<F> {
         self.began.get_or_insert(linked);
         let room = self.room(linked);
         let (mut left, mut steps) = (room, room * STEPS);
@@ -132,7 +153,12 @@ impl Scan {
                     left -= 1;
                     last = Some(NonNull::from(member));
                     if let ControlFlow::Break(found) = visit(member) {
-                        break Step::Found(found);
+                        if !APART {
+                            break Step::Found(found);
+                        }
+                        // If all backings were visited under this one hold, the scan needs no second hold.
+                        let over = !self.let_go && matches!(self.next(tree, last, &mut steps), Newer::End);
+                        break if over { Step::Over } else { Step::More };
                     }
                 }
                 Newer::NotYet(place) => {

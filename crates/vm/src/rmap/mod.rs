@@ -7,8 +7,8 @@
 //!
 //! # Operations
 //! Each operation works on a [`Batch`] of pages of one object, in one pass over the backings that show any of the
-//! pages. The pass holds the lock of a backing's shard (a separately locked part of the mapping list). It locks each
-//! table page once for all the pages that the table page covers.
+//! pages. The pass changes the leaves at a backing under the lock of the backing's shard (a separately locked part of the
+//! mapping list). It locks each table page once for all the pages that the table page covers.
 //!
 //! | operation | effect on a leaf | who holds the pages busy | flush |
 //! |---|---|---|---|
@@ -19,9 +19,11 @@
 //! | [`query`], [`count`] | is read | not held | no |
 //!
 //! # Flushes (relies on C2)
-//! A pass that removes or weakens PTEs flushes each space before it unlocks the backing's shard. If it finds no PTE,
-//! another remover may have cleared the PTE but not flushed it yet. The table page's count of unflushed removals shows
-//! this. Then this pass flushes that address too, so that its [`Flushed`] covers each translation that existed.
+//! A pass that removes or weakens PTEs flushes each space before it visits the next backing. It releases the shard's lock
+//! before the flush, because no lock is held while a CPU waits for others (relies on C5). Until the flush, the table
+//! page's count of unflushed removals shows to others that a leaf was removed or weakened, but not flushed
+//! ([`flushing`](crate::object::mapping_list)). If the pass finds no PTE, another remover may have cleared the PTE but not
+//! flushed it yet. Then this pass flushes that address too, so that its proof covers each translation that existed.
 //!
 //! # Cleaning
 //! A cleaner clears the page's dirty bit, fences, calls [`write_protect`], and only then reads the page (the pass
@@ -38,7 +40,7 @@ use crate::object::batch::{Batch, Subset};
 use crate::object::interval::Interval;
 use crate::phys::page::State;
 use crate::rmap::dirty::credit;
-use crate::tlb::flush::{Flushed, FlushedEverywhere, Obligation, Pass};
+use crate::tlb::flush::{FlushedEverywhere, Obligation, Pass};
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
@@ -109,31 +111,34 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
     let mut passed = Pass::over(object.address());
-    object.scan(keys.start, keys.end, |b| {
+    object.scan_flushing(keys.start, keys.end, &mut passed, |b, resumed, owed| {
         let (from, to) = (keys.start.max(Interval::start(b)), keys.end.min(Interval::end(b)));
         if from >= to {
-            return;
+            return None;
         }
-        let (mut at, end) = (b.va(from), b.va(from) + ((to - from) << PAGE_SHIFT));
-        let mut owed = Obligation::new(vm, b.pmap());
+        let (mut at, end) = (b.va(from).max(resumed), b.va(from) + ((to - from) << PAGE_SHIFT));
         while let Some(mut table) = b.pmap().next_table(vm, VirtRange { start: at, end }) {
             let span = table.span();
             at = at.max(span.start);
+            if table.unflushed() {
+                // Another remover has cleared leaves here that it has not flushed yet.
+                owed.owe_range(VirtRange { start: at, end: span.end.min(end) });
+            }
             while let Some(va) = table.next_present(at, span.end.min(end)) {
-                let gone = table.remove(va, &mut owed);
+                let gone = table.remove(va, owed);
                 credit(vm, gone);
                 at = va + PAGE_SIZE;
             }
             at = span.end;
             drop(table);
-            if owed.is_full() {
-                passed.paid(core::mem::replace(&mut owed, Obligation::new(vm, b.pmap())).discharge());
-            }
             if at >= end {
                 break;
             }
+            if owed.is_full() {
+                return Some(at);
+            }
         }
-        passed.paid(owed.discharge());
+        None
     });
     object.scanned();
     passed.end()
@@ -272,20 +277,24 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
         if O::FLUSHES && !mutant(Mutant::NoFenceBeforeScan) {
             fence_full();
         }
-        object.scan(first.0, last.0 + 1, |b| passed.paid(in_backing(object.vm(), b, pages, op)));
+        object.scan_flushing(first.0, last.0 + 1, &mut passed, |b, from, owed| {
+            in_backing(object.vm(), b, (pages, from as usize), op, owed).map(|at| at as u64)
+        });
         object.scanned();
     }
     // The flush of each backing's space also covered PTEs that other CPUs had removed from the space and not flushed.
     passed.end()
 }
 
-/// Runs the pass through one backing: over the table pages of the `pages` that it shows.
-fn in_backing<M: Machine, O: Operation<M>>(
+/// Runs the pass through one backing: over the table pages of the `pages` that it shows, from the number `from` on. If
+/// `owed` is full, returns the number of the page at which the pass goes on.
+fn in_backing<'b, M: Machine, O: Operation<M>>(
     vm: &'static Objects<M>,
-    b: &Backing<M>,
-    pages: &[(u64, Pfn)],
+    b: &'b Backing<M>,
+    (pages, from): (&[(u64, Pfn)], usize),
     op: &mut O,
-) -> Flushed {
+    owed: &mut Obligation<'b, M>,
+) -> Option<usize> {
     let pmap = b.pmap();
     let flushes = O::FLUSHES && !mutant(Mutant::NoUnflushedCheck);
     let (mut at, to) = match pages {
@@ -293,10 +302,11 @@ fn in_backing<M: Machine, O: Operation<M>>(
         [(key, _)] => (usize::from(*key < Interval::start(b)), usize::from(*key < Interval::end(b))),
         _ => (pages.partition_point(|p| p.0 < Interval::start(b)), pages.partition_point(|p| p.0 < Interval::end(b))),
     };
-    let mut owed = Obligation::new(vm, pmap).pruning();
-    if op.spares(b, at..to) {
-        return owed.discharge();
+    // A pass that goes on has found that the operation does not skip the backing.
+    if from == 0 && op.spares(b, at..to) {
+        return None;
     }
+    at = at.max(from);
     while at < to {
         let va = b.va(pages[at].0);
         let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) else {
@@ -314,18 +324,18 @@ fn in_backing<M: Machine, O: Operation<M>>(
                 break;
             }
             match table.get(va) {
-                Some(leaf) if leaf.pfn == pfn => op.leaf(at, va, leaf, &mut table, &mut owed),
+                Some(leaf) if leaf.pfn == pfn => op.leaf(at, va, leaf, &mut table, owed),
                 _ if flushes && table.unflushed() => owed.owe_again(va),
                 _ => {}
             }
             at += 1;
         }
         drop(table);
-        if owed.is_full() {
-            let _flushed = owed.discharge_so_far();
+        if owed.is_full() && at < to {
+            return Some(at);
         }
     }
-    owed.discharge()
+    None
 }
 
 pub(crate) mod dirty;

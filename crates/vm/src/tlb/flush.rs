@@ -182,7 +182,7 @@ impl FlushedEverywhere {
 }
 
 /// A pass over the mappings of an object's pages. It takes the proof of each space before it continues with the next
-/// one.
+/// one. It flushes without a lock ([`Shards::scan_flushing`](crate::object::mapping_list::Shards::scan_flushing)).
 pub(crate) struct Pass {
     object: u64,
 }
@@ -342,7 +342,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
 
     /// Whether a flush is owed, or a table page may be pruned.
     #[inline(always)]
-    fn owes(&self) -> bool {
+    pub(crate) fn owes(&self) -> bool {
         self.tables_len != 0 || self.empties || !self.is_empty()
     }
 

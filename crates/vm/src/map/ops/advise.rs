@@ -8,8 +8,8 @@ use crate::map::entry::{Entry, Flags};
 use crate::map::maps::Maps;
 use crate::map::ops::seal::keeps_content;
 use crate::map::space::Space;
-use crate::map::update::Update;
 use crate::map::update::pte_update::{Sweep, Work};
+use crate::map::update::{PART, Update};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};
@@ -62,6 +62,7 @@ impl<M: Machine> Space<M> {
     /// - [`MapError::Protection`]: a hole is to be punched through a mapping that may not write its object.
     /// - [`MapError::Sealed`]: sealed content would be lost.
     /// - [`MapError::OutOfMemory`]: the advice may have been applied to a part. Repeating the call completes it.
+    /// - [`MapError::Ending`]: the calling thread must end, and the advice may have been applied to a part.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Advise, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -83,7 +84,7 @@ impl<M: Machine> Space<M> {
     /// [`MapError::NotMapped`] if `range` has a hole.
     pub(in crate::map) fn covered(&self, range: VirtRange) -> Result<(), MapError> {
         let writer = self.write(range)?;
-        covered(&writer, range)
+        covered(self, &writer, range)
     }
 
     fn populate_strictly(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
@@ -102,7 +103,15 @@ impl<M: Machine> Space<M> {
         let mut at = range.start;
         let mut writer = Some(writer);
         let mut result = Ok(());
+        let mut left = PART;
         while at < range.end {
+            if left == 0 {
+                // Other threads get the lock. A part is done, as if the call had been made for that part alone.
+                drop(writer.take());
+                self.goes_on()?;
+                left = PART;
+            }
+            left -= 1;
             let w = match writer.take() {
                 Some(writer) => writer,
                 None => self.write(VirtRange { start: at, end: range.end })?,
@@ -258,6 +267,7 @@ impl<M: Machine> Space<M> {
             object.discard(pages);
             object.pager().inspect(|pager| pager.discard_ended());
             at = next;
+            self.goes_on()?;
         }
         result
     }
@@ -273,7 +283,10 @@ impl<M: Machine> Space<M> {
 
     /// Gives up the content lazily ([`Advice::Free`]). No entry changes, so faults and forks may run at the same time.
     fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
-        for entry in self.write(range)?.overlapping(range.start, range.end) {
+        for (n, entry) in self.write(range)?.overlapping(range.start, range.end).enumerate() {
+            if n % PART == PART - 1 {
+                self.goes_on()?;
+            }
             if keeps_content(entry) {
                 return Err(MapError::Sealed);
             }
@@ -307,6 +320,7 @@ impl<M: Machine> Space<M> {
         let mut at = range.start;
         let mut result = Ok(());
         while at < range.end {
+            self.goes_on()?;
             // One layer at a time, because the entry is looked up again after each call of `f`.
             let mut depth = 0;
             loop {
@@ -342,10 +356,18 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// [`MapError::NotMapped`] if `range` has a hole.
-pub(in crate::map) fn covered<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> Result<(), MapError> {
+/// [`MapError::NotMapped`] if `range` has a hole. The caller has changed nothing yet, because a thread that must end
+/// stops here.
+pub(in crate::map) fn covered<M: Machine>(
+    space: &Space<M>,
+    writer: &Writer<'_, M>,
+    range: VirtRange,
+) -> Result<(), MapError> {
     let mut at = range.start;
-    for e in writer.overlapping(range.start, range.end) {
+    for (n, e) in writer.overlapping(range.start, range.end).enumerate() {
+        if n % PART == PART - 1 {
+            space.goes_on()?;
+        }
         if e.range().start > at {
             return Err(MapError::NotMapped);
         }

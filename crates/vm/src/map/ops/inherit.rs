@@ -6,8 +6,7 @@ use crate::map::entry::{Attributes, Entry, Flags};
 use crate::map::ops::advise::{covered, shows_file};
 use crate::map::ops::seal::keeps_content;
 use crate::map::space::Space;
-use crate::map::update::Update;
-use crate::map::update::pte_update::Work;
+use crate::map::update::PART;
 use crate::types::VirtRange;
 
 /// The content of a range that the child gets.
@@ -47,6 +46,14 @@ impl Inherit {
         self.included == Some(false) || self.content == Some(Content::Zero)
     }
 
+    /// Whether the entry can have this inheritance: [`MapError::Sealed`] or [`MapError::Invalid`] if not.
+    fn allowed<M: Machine>(self, e: &Entry<M>) -> Result<(), MapError> {
+        if self.discards() && keeps_content(e) {
+            return Err(MapError::Sealed);
+        }
+        if self.fits(e) { Ok(()) } else { Err(MapError::Invalid) }
+    }
+
     fn applied<M: Machine>(self, e: &Entry<M>) -> Attributes {
         let mut a = e.attributes();
         if let Some(included) = self.included {
@@ -70,30 +77,26 @@ impl Inherit {
 impl<M: Machine> Space<M> {
     /// Sets the inheritance of `range`. If `range` has a hole, the rest is changed, and the result is
     /// [`MapError::NotMapped`], as on Linux. [`MapError::Invalid`]: a part cannot have this inheritance, and nothing
-    /// has changed. [`MapError::Sealed`]: a child would not get sealed content, and nothing has changed.
+    /// has changed. [`MapError::Sealed`]: a child would not get sealed content, and nothing has changed. Many mappings are
+    /// changed in several steps. A calling thread that must end stops between two steps ([`MapError::Ending`]).
     pub fn inherit(&self, range: VirtRange, how: Inherit) -> Result<(), MapError> {
         self.valid(range)?;
-        self.with_memory(|| self.inherit_once(range, how))
-    }
-
-    fn inherit_once(&self, range: VirtRange, how: Inherit) -> Result<(), MapError> {
-        let writer = self.write(range)?;
-        let mut changes = false;
-        for e in writer.overlapping(range.start, range.end) {
-            if how.discards() && keeps_content(e) {
-                return Err(MapError::Sealed);
+        let result = {
+            let writer = self.write(range)?;
+            for (n, e) in writer.overlapping(range.start, range.end).enumerate() {
+                if n % PART == PART - 1 {
+                    self.goes_on()?;
+                }
+                how.allowed(e)?;
             }
-            if !how.fits(e) {
-                return Err(MapError::Invalid);
-            }
-            changes |= how.applied(e) != e.attributes();
+            covered(self, &writer, range)
+        };
+        if result == Err(MapError::Ending) {
+            return result;
         }
-        let result = covered(&writer, range);
-        if changes {
-            let mut update = Update::new(self, writer, range);
-            update.change(range, |e| how.applied(e))?;
-            update.apply(Work::None)?;
-        }
+        // Another thread may have mapped something since the check. It keeps its attributes if it cannot have these.
+        let applied = |e: &Entry<M>| if how.allowed(e).is_ok() { how.applied(e) } else { e.attributes() };
+        self.in_parts(range, |rest| self.change_part(rest, applied))?;
         result
     }
 }

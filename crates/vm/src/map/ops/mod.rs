@@ -5,6 +5,8 @@
 
 pub(crate) mod advise;
 pub(crate) mod dump;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod ending;
 pub(crate) mod force;
 pub(crate) mod foreign;
 pub(crate) mod fork;

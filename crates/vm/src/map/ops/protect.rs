@@ -5,16 +5,13 @@ use crate::machine::{Machine, Pmap};
 use crate::map::arena::covered::Class;
 use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries};
 use crate::map::space::Space;
-use crate::map::update::Update;
 use crate::map::update::pte_update::{Sweep, Work};
+use crate::map::update::{PART, Update};
 use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, Prot, VirtRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::trace::{EventKind, Span};
-
-/// The most entries that one part of a change covers. One part takes less than a millisecond.
-const PART: usize = if cfg!(test) { 8 } else { 256 };
 
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. When this returns, no CPU can use lost rights. Gained rights take effect at
@@ -26,14 +23,7 @@ impl<M: Machine> Space<M> {
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
-        let mut rest = range;
-        while let Some(next) = self.with_memory(|| self.protect_part(rest, prot))? {
-            if self.vm().machine().is_ending() {
-                return Err(MapError::Ending);
-            }
-            rest.start = next;
-        }
-        Ok(())
+        self.in_parts(range, |rest| self.protect_part(rest, prot))
     }
 
     /// Changes at most [`PART`] entries, from the start of `range` on. Returns the address at which the next part

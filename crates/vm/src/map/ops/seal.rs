@@ -20,7 +20,7 @@ impl<M: Machine> Space<M> {
 
     fn seal_once(&self, range: VirtRange) -> Result<(), MapError> {
         let writer = self.write(range)?;
-        covered(&writer, range)?;
+        covered(self, &writer, range)?;
         if writer.overlapping(range.start, range.end).all(|e| e.flags().contains(Flags::SEALED)) {
             return Ok(());
         }

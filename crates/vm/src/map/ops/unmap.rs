@@ -4,11 +4,11 @@ use crate::check::Level;
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
 use crate::map::arena::Writer;
-use crate::map::entry::Entry;
+use crate::map::entry::{Entry, Flags};
 use crate::map::space::Space;
 use crate::map::space::SpaceRef;
-use crate::map::update::Update;
 use crate::map::update::pte_update::Work;
+use crate::map::update::{PART, Update};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing;
 use crate::tlb::flush::Flushed;
@@ -20,10 +20,38 @@ use quire_sync::trace::{EventKind, Span};
 impl<M: Machine> Space<M> {
     /// Unmaps all mappings in `range`. Holes are no error. The cost is proportional to the resident pages and entries
     /// in the range, not to its length. When this returns, no CPU has a translation of the range any more.
+    ///
+    /// Many mappings are unmapped in several steps, in ascending order. A calling thread that must end stops between two
+    /// steps ([`MapError::Ending`]). After [`MapError::OutOfMemory`] a first part may be unmapped, which ends between two
+    /// mappings. Repeating the call completes it.
     pub fn unmap(&self, range: VirtRange) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Unmap, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
-        self.with_memory(|| self.unmap_by(self.write(range)?, range))
+        self.in_parts(range, |rest| self.unmap_part(rest, rest.start == range.start))
+    }
+
+    /// Unmaps at most [`PART`] entries, from the start of `range` on. Returns the address at which the next part begins.
+    /// `first`: nothing is unmapped yet, so a sealed entry in any part refuses the whole operation.
+    fn unmap_part(&self, range: VirtRange, first: bool) -> Result<Option<u64>, MapError> {
+        let (mut update, next) = Update::of_part(self, self.write(range)?, range, PART);
+        let part = VirtRange { start: range.start, end: next.unwrap_or(range.end) };
+        if update.unmapped_in(part)? == 0 {
+            return Ok(None);
+        }
+        if let Some(next) = next.filter(|_| first) {
+            for (n, e) in update.writer().overlapping(next, range.end).enumerate() {
+                if e.flags().contains(Flags::SEALED) {
+                    return Err(MapError::Sealed);
+                }
+                if n % PART == 0 {
+                    self.goes_on()?;
+                }
+            }
+        }
+        update.outside_before(part)?;
+        update.outside_after(part)?;
+        update.apply(Work::Clear(part))?;
+        Ok(next)
     }
 
     /// Unmaps all mappings in `range` like [`Space::unmap`], but does not acquire a lock. `writer` is the writer of the
@@ -69,8 +97,9 @@ impl<M: Machine> Drop for SpaceRef<M> {
 ///
 /// One flush suffices (relies on C4: frames are freed after the flush). After the flush no CPU has a translation, and
 /// no CPU can fault in the space again. A reverse scan that found the space through a backing holds the lock of that
-/// backing's shard (a part of a mapping list). So the unlinking of all backings waits for these scans. Only then are
-/// the page tables freed. The entries are freed without the epoch, because no reader is left.
+/// backing's shard (a part of a mapping list), or counts in the backing while it flushes. So the unlinking of all
+/// backings waits for these scans. Only then are the page tables freed. The entries are freed without the epoch, because
+/// no reader is left.
 ///
 /// # Safety
 /// Other threads can reach the space only through its backings, and no CPU runs it.

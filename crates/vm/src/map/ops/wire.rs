@@ -22,20 +22,29 @@ use crate::machine::{Machine, Pmap};
 use crate::map::entry::wired::{WIRED, Wire};
 use crate::map::entry::{Attributes, Entry, Flags};
 use crate::map::space::Space;
-use crate::map::update::Update;
 use crate::map::update::pte_update::Work;
+use crate::map::update::{PART, Update};
 use crate::types::{Access, Prot, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
 impl<M: Machine> Space<M> {
     /// Wires or unwires `range`. If `range` has a hole, the part before the hole is changed, and the result is
     /// [`MapError::NotMapped`], as on Linux. Afterwards the caller reads the pages in by
-    /// [`make_resident`](Space::make_resident), in steps of any size.
+    /// [`make_resident`](Space::make_resident), in steps of any size. Many mappings are changed in several steps. A
+    /// calling thread that must end stops between two steps ([`MapError::Ending`]), here and in
+    /// [`wire_all`](Space::wire_all).
     pub fn wire(&self, range: VirtRange, how: Wire) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Wire, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
-        let covered = self.change_wiring(range, how)?;
-        if covered.end < range.end { Err(MapError::NotMapped) } else { Ok(()) }
+        let mut at = range.start;
+        loop {
+            let (end, more) = self.change_wiring(VirtRange { start: at, end: range.end }, how)?;
+            if !more {
+                return if end < range.end { Err(MapError::NotMapped) } else { Ok(()) };
+            }
+            self.goes_on()?;
+            at = end;
+        }
     }
 
     /// Wires or unwires all mappings.
@@ -50,6 +59,7 @@ impl<M: Machine> Space<M> {
             let Some(range) = next else { return Ok(()) };
             at = range.end;
             self.change_wiring(range, how)?;
+            self.goes_on()?;
         }
     }
 
@@ -63,10 +73,14 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|arena| arena.covered().wired).sum()
     }
 
-    /// Number of wired bytes in `range`.
+    /// Number of wired bytes in `range`. If the calling thread must end, the number may be too small.
     pub fn wired_in(&self, range: VirtRange) -> u64 {
-        let mut bytes = 0;
+        let (mut bytes, mut left) = (0, PART);
         self.entries(range.start, &mut |e| {
+            if left == 0 && self.goes_on().is_err() {
+                return false;
+            }
+            left = if left == 0 { PART } else { left - 1 };
             if e.attributes.flags.contains(Flags::WIRED) {
                 bytes += e.range.intersect(&range).map_or(0, |r| r.len());
             }
@@ -75,29 +89,35 @@ impl<M: Machine> Space<M> {
         bytes
     }
 
-    /// Wires or unwires `range` up to the first hole. Returns the changed part.
-    fn change_wiring(&self, range: VirtRange, how: Wire) -> Result<VirtRange, MapError> {
+    /// Wires or unwires the first [`PART`] entries of `range`, up to the first hole. Returns the end of the changed part,
+    /// and whether more of the range may follow there.
+    fn change_wiring(&self, range: VirtRange, how: Wire) -> Result<(u64, bool), MapError> {
         let writer = self.write(range)?;
         let changed = |e: &Entry<M>| {
             let a = e.attributes();
             Attributes { flags: (a.flags - WIRED) | how.flags(), ..a }
         };
-        let (mut end, mut changes) = (range.start, false);
+        let (mut end, mut changes, mut left) = (range.start, false, PART);
+        let mut more = false;
         for e in writer.overlapping(range.start, range.end) {
             if e.range().start > end {
                 break;
             }
+            if left == 0 {
+                more = true;
+                break;
+            }
+            left -= 1;
             changes |= changed(e) != e.attributes();
             end = e.range().end;
         }
         let range = VirtRange { start: range.start, end: end.min(range.end) };
-        if !changes || range.is_empty() {
-            return Ok(range);
+        if changes && !range.is_empty() {
+            let mut update = Update::new(self, writer, range);
+            update.change(range, changed)?;
+            update.apply(Work::None)?;
         }
-        let mut update = Update::new(self, writer, range);
-        update.change(range, changed)?;
-        update.apply(Work::None)?;
-        Ok(range)
+        Ok((range.end, more))
     }
 
     /// Makes the pages of `range` resident and maps them. Private memory that allows stores is faulted in for stores,
@@ -108,6 +128,7 @@ impl<M: Machine> Space<M> {
     /// - [`MapError::Protection`]: a page cannot be made resident, because its mapping allows no access, or because the
     ///   object ends before the page.
     /// - [`MapError::OutOfMemory`]: no memory is free.
+    /// - [`MapError::Ending`]: the calling thread must end.
     ///
     /// After an error, pages that were made resident stay. May sleep.
     pub fn make_resident(&self, range: VirtRange) -> Result<(), MapError> {
@@ -136,6 +157,7 @@ impl<M: Machine> Space<M> {
                 Err(_) => return Err(MapError::Protection),
             }
             at = part.end;
+            self.goes_on()?;
         }
         result
     }

@@ -326,6 +326,27 @@ impl<M: Machine> Space<M> {
         operation()
     }
 
+    /// Calls `part` with the rest of `range`, until it returns no place at which the next part begins. No lock is held
+    /// between two parts, and a calling thread that must end stops there.
+    pub(super) fn in_parts(
+        &self,
+        range: VirtRange,
+        mut part: impl FnMut(VirtRange) -> Result<Option<u64>, MapError>,
+    ) -> Result<(), MapError> {
+        let mut rest = range;
+        while let Some(next) = self.with_memory(|| part(rest))? {
+            self.goes_on()?;
+            rest.start = next;
+        }
+        Ok(())
+    }
+
+    /// [`MapError::Ending`] if the calling thread must end. Operations on many entries call this between two parts, and
+    /// where they have changed nothing yet.
+    pub(super) fn goes_on(&self) -> Result<(), MapError> {
+        if self.vm().machine().is_ending() { Err(MapError::Ending) } else { Ok(()) }
+    }
+
     /// Checks a range that a program passed (relies on C10).
     pub(super) fn valid(&self, range: VirtRange) -> Result<(), MapError> {
         let len = range.end.checked_sub(range.start).ok_or(MapError::Invalid)?;

@@ -52,6 +52,10 @@ pub(super) struct Row<'s, M: Machine> {
     stack_room: u64,
 }
 
+/// The most entries that one part of an operation changes, if its range may be changed in parts. One part takes less
+/// than a millisecond.
+pub(in crate::map) const PART: usize = if cfg!(test) { 8 } else { 256 };
+
 /// A change that is being planned; see the module. A drop before [`Update::apply`] undoes the plan.
 pub(super) struct Update<'s, M: Machine> {
     space: &'s Space<M>,
@@ -213,6 +217,13 @@ impl<'s, M: Machine> Update<'s, M> {
     /// attributes and chain do not change. The caller must push the parts of those entries outside `range` as pieces.
     #[inline(always)] // inlined so that the value is built in place, without a copy
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
+        Self::of_part(space, writer, range, usize::MAX).0
+    }
+
+    /// A change like [`new`](Self::new), but of the first `most` entries of `range` only. If more entries are left, also
+    /// returns where the next one begins. The change ends there.
+    #[inline(always)] // as `new`
+    pub fn of_part(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange, most: usize) -> (Self, Option<u64>) {
         let mut update = Update {
             space,
             writer: None,
@@ -223,18 +234,27 @@ impl<'s, M: Machine> Update<'s, M> {
             previous: None,
             row: Row::new(space, range),
         };
-        update.mark_all(writer, range);
-        update
+        let next = update.mark_all(writer, range, most);
+        (update, next)
     }
 
-    /// Marks the entries that overlap `range`.
-    fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange) {
+    /// Marks the entries that overlap `range`, at most `most`. If more entries are left, ends the replaced range at the
+    /// next one, and returns where it begins.
+    fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange, most: usize) -> Option<u64> {
+        let (mut left, mut next) = (most, None);
         // One descent in the tree finds all these entries.
         let (previous, mut entries) = writer.around(range.start);
         self.previous = previous;
         loop {
             match entries.next() {
+                Some(entry) if entry.range().start < range.end && left == 0 => {
+                    next = Some(entry.range().start);
+                    self.row.range.end = entry.range().start;
+                    self.following = Some(entry);
+                    break;
+                }
                 Some(entry) if entry.range().start < range.end => {
+                    left -= 1;
                     self.include(entry);
                     self.first.get_or_insert(entry);
                     self.last = Some(entry);
@@ -249,6 +269,7 @@ impl<'s, M: Machine> Update<'s, M> {
         if self.first.is_some() && !mutant(Mutant::NoFenceAfterMark) {
             fence_full();
         }
+        next
     }
 
     /// Pushes the part before `range` of an entry that overlaps the start of `range`.

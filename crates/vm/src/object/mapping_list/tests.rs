@@ -85,7 +85,10 @@ fn storm(sharers: u64, from_within: bool) -> Stormed {
         f.boot.vm.epoch().drain();
     }
     let mut missed = 0;
-    object.scan(key, key + 1, |b| missed += usize::from(!seen.contains(&address(b))));
+    let _all = object.search(key, key + 1, |b| {
+        missed += usize::from(!seen.contains(&address(b)));
+        ControlFlow::<()>::Continue(())
+    });
     let visits = scan.visits();
     drop(base);
     Stormed { hold, visits, holds, missed }
