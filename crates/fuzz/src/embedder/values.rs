@@ -53,6 +53,8 @@ pub const OPERATIONS: &[Operation] = &[
         let (prot, access) = (p.prot(), p.one_of(&[Access::Read, Access::Write, Access::Exec]));
         assert!(!prot.contains(access.needs()) || prot.allows(access));
         assert_eq!(Enter::new(frame, prot).pfn, frame);
+        assert_eq!(Enter::existing(frame, prot, start % 2 == 0).prot, prot);
+        assert!(!Enter::zeroes(frame, prot).prot.contains(Prot::WRITE));
         let _off = mutant(Mutant::MissInClosedArena);
     }),
     ("cursors", |p| {
