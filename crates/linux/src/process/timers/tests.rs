@@ -119,7 +119,7 @@ fn kernel_memory_of_watches_and_timers_counts_for_its_process() {
         }
         task.call(__NR_close, [set]).unwrap();
         assert_eq!(task.held(), before);
-        // Watches of inotify, and events that nobody reads.
+        // Watches of inotify, and events that no thread reads.
         let notifier = task.call(__NR_inotify_init1, [0]).unwrap();
         for n in 0..20 {
             let path = task.text(&format!("/tmp/watched{n}"));

@@ -137,8 +137,8 @@ pub(super) fn private_page<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'
 }
 
 impl<M: Machine> Space<M> {
-    /// The number of resident pages: those that leaves map, and private pages that leaves would map if a fork had
-    /// copied them, and if no tables had been dropped.
+    /// The number of resident pages. Private pages count also where a fork did not copy their leaf, or a drop of tables
+    /// removed it.
     pub(super) fn resident_pages(&self) -> u64 {
         self.with_unmapped(self.pmap().resident_pages(self.vm()))
     }
@@ -149,7 +149,7 @@ impl<M: Machine> Space<M> {
         if flags == 0 {
             return mapped;
         }
-        // A page that returns from swap is mapped as one that was there, but the count has lost it.
+        // A page that returns from swap is mapped like a page that was there, but the count has lost it.
         let counts = flags & ANY == 0 && self.vm().swap().free() == self.vm().swap().total();
         if counts
             && flags & KNOWN != 0
@@ -267,8 +267,8 @@ impl<M: Machine> Space<M> {
         mapped
     }
 
-    /// Calls `f` with each resident page in `range`, and its address, until `f` returns false: pages that leaves map,
-    /// and private pages as [`unmapped_in`](Self::unmapped_in) counts them. Among up to 64 pages, pages of a file come
+    /// Calls `f` with each resident page in `range`, and its address, until `f` returns false. Private pages without a
+    /// leaf are included, as [`unmapped_in`](Self::unmapped_in) counts them. Among up to 64 pages, pages of a file come
     /// first. A device's frames are left out, and so is the frame of zeroes. `f` must not sleep, nor look at this
     /// space.
     pub fn each_page(&self, range: VirtRange, f: &mut dyn FnMut(u64, &PageInfo) -> bool) {
@@ -300,8 +300,8 @@ impl<M: Machine> Space<M> {
         let Some(first) = first else { return ControlFlow::Continue(part.end) };
         let window = window_at(first, part);
         let shown = shown_in(entry, window, pin);
-        // `f` is called with private pages after the table page's lock was released, because the search for other
-        // sharers of a page takes locks that come before that lock.
+        // The table page's lock is released before `f` is called with private pages. The search for other sharers of a
+        // page takes locks that come before that lock.
         let (mut mapped, mut accessed) = (0u64, 0u64);
         if let Some(table) = self.pmap().next_table(self.vm(), window) {
             let mut at = window.start;

@@ -40,7 +40,7 @@ fn a_child_counts_its_parents_pages_and_owns_those_that_the_parent_replaced() {
     assert_eq!((resident_and_alone(&child, all), resident_and_alone(&parent, all)), ((500, 110), (500, 110)));
     let grandchild = child.fork().unwrap();
     assert_eq!(grandchild.stats().resident_pages, 500);
-    // What goes from a child goes from its number alone.
+    // Memory that a child gives up leaves only the number of that child.
     child.unmap(range(0, 50)).unwrap();
     child.advise(range(90, 20), Advice::DontNeed).unwrap();
     assert_eq!((child.stats().resident_pages, grandchild.stats().resident_pages), (430, 500));
