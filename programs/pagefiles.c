@@ -135,6 +135,94 @@ static void peak(void) {
     CHECK(again >= row("/proc/self/status", "VmRSS") - NEAR, "%ld", again);
 }
 
+// Reads of untouched memory show one page of zeroes, which is no resident page.
+static void peak_of_zeroes(void) {
+    enum { SIZE = 32 << 20, NEAR = 4096 };
+    char *much = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(much != MAP_FAILED && !madvise(much, SIZE, MADV_NOHUGEPAGE), "mmap");
+    clear("5");
+    long before = row("/proc/self/status", "VmRSS");
+    touch(much, SIZE / PAGE);
+    struct rusage used;
+    CHECK(!getrusage(RUSAGE_SELF, &used), "getrusage");
+    long most = row("/proc/self/status", "VmHWM"), now = row("/proc/self/status", "VmRSS");
+    CHECK(most < before + NEAR && now < before + NEAR && used.ru_maxrss < before + NEAR, "%ld, %ld, %ld of %ld", most,
+        now, used.ru_maxrss, before);
+    CHECK(!munmap(much, SIZE), "munmap");
+}
+
+// Pages of a row of the figures of the process `name`: `statm` and `stat`.
+static long in_statm(const char *name) {
+    char path[64];
+    long size, pages;
+    snprintf(path, sizeof path, "/proc/%s/statm", name);
+    CHECK(sscanf(contents(path), "%ld %ld", &size, &pages) == 2, "%s", path);
+    return pages * KIB_A_PAGE;
+}
+static long in_stat(const char *name) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/stat", name);
+    const char *at = strrchr(contents(path), ')');
+    for (int field = 2; at && field < 24; field++) at = strchr(at + 1, ' ');
+    CHECK(at, "%s", path);
+    return atol(at) * KIB_A_PAGE;
+}
+
+// A child has its parent's private memory, although it has not touched it yet.
+static void children(void) {
+    enum { SIZE = 16 << 20, KIB = SIZE / 1024, PART = 4 << 20, NEAR = 2048 };
+    char *own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), byte;
+    CHECK(own != MAP_FAILED && !madvise(own, SIZE, MADV_NOHUGEPAGE), "mmap");
+    memset(own, 1, SIZE);
+    int go[2], done[2], end;
+    CHECK(!pipe(go) && !pipe(done), "pipe");
+    int child = fork();
+    CHECK(child >= 0, "fork");
+    if (!child) {
+        struct rusage used;
+        CHECK(!getrusage(RUSAGE_SELF, &used) && used.ru_maxrss >= KIB, "%ld", used.ru_maxrss);
+        long anonymous = row("/proc/self/status", "RssAnon"), peak = row("/proc/self/status", "VmHWM");
+        CHECK(anonymous >= KIB && anonymous < KIB + NEAR && peak >= anonymous, "%ld, %ld", anonymous, peak);
+        CHECK(in_statm("self") >= KIB && in_statm("self") < KIB + 2 * NEAR, "%ld", in_statm("self"));
+        CHECK(in_stat("self") >= KIB && in_stat("self") < KIB + 2 * NEAR, "%ld", in_stat("self"));
+        CHECK(in_smaps(own, "Rss:") == KIB && in_smaps(own, "Anonymous:") == KIB, "%ld", in_smaps(own, "Rss:"));
+        CHECK(in_smaps(own, "Shared_Dirty:") == KIB && !in_smaps(own, "Private_Dirty:"), "%ld",
+            in_smaps(own, "Private_Dirty:"));
+        CHECK(write(done[1], "", 1) == 1 && read(go[0], &byte, 1) == 1, "pipe");
+        // The parent has stored into a part, so it sees copies of its own there.
+        long rollup = row("/proc/self/smaps_rollup", "Private_Dirty");
+        CHECK(in_smaps(own, "Private_Dirty:") == PART / 1024 && rollup >= PART / 1024, "%ld, %ld",
+            in_smaps(own, "Private_Dirty:"), rollup);
+        CHECK(in_smaps(own, "Shared_Dirty:") == KIB - PART / 1024, "%ld", in_smaps(own, "Shared_Dirty:"));
+        // Loads and stores change the sharing, and not the number.
+        touch(own, 1024);
+        memset(own + SIZE - PART, 3, PART);
+        CHECK(in_smaps(own, "Rss:") == KIB && in_smaps(own, "Private_Dirty:") == 2 * PART / 1024, "%ld",
+            in_smaps(own, "Private_Dirty:"));
+        CHECK(row("/proc/self/status", "RssAnon") < anonymous + NEAR, "%ld", row("/proc/self/status", "RssAnon"));
+        // Memory that goes counts no more, whether the child has touched it or not.
+        CHECK(!munmap(own, SIZE / 2) && !madvise(own + SIZE / 2, SIZE / 4, MADV_DONTNEED), "munmap");
+        long left = row("/proc/self/status", "RssAnon");
+        long kept = anonymous - KIB * 3 / 4;
+        CHECK(left > kept - NEAR && left < kept + NEAR, "%ld of %ld", left, anonymous);
+        CHECK(row("/proc/self/status", "VmHWM") >= KIB, "%ld", row("/proc/self/status", "VmHWM"));
+        _exit(0);
+    }
+    CHECK(read(done[0], &byte, 1) == 1, "pipe");
+    char name[16];
+    snprintf(name, sizeof name, "%d", child);
+    CHECK(in_statm(name) >= KIB && in_stat(name) >= KIB, "%ld, %ld", in_statm(name), in_stat(name));
+    memset(own, 2, PART);
+    CHECK(in_smaps(own, "Private_Dirty:") == PART / 1024, "%ld", in_smaps(own, "Private_Dirty:"));
+    CHECK(write(go[1], "", 1) == 1, "pipe");
+    struct rusage used;
+    CHECK(wait4(child, &end, 0, &used) == child && !end, "child");
+    CHECK(used.ru_maxrss >= KIB && used.ru_maxrss < KIB + 4 * NEAR, "%ld", used.ru_maxrss);
+    CHECK(in_smaps(own, "Private_Dirty:") == KIB, "%ld", in_smaps(own, "Private_Dirty:"));
+    close(go[0]), close(go[1]), close(done[0]), close(done[1]);
+    CHECK(!munmap(own, SIZE), "munmap");
+}
+
 static void numbers(void) {
     static const struct { const char *text; int len; long answer; } rows[] = {
         {"1", 1, 1}, {"2\n", 2, 2}, {" 3 \n", 4, 4}, {"+1", 2, 2}, {"01", 2, 2}, {"1\0" "2", 3, 3}, {"\t1\v\f\r", 5, 5},
@@ -416,7 +504,8 @@ static void zones(void) {
 int main(int argc, char **argv) {
     parse_options(argc, argv, NULL);
     static const struct check checks[] = {
-        {"accesses", accesses}, {"changes", changes}, {"peak", peak}, {"numbers", numbers}, {"links", links},
+        {"accesses", accesses}, {"changes", changes}, {"peak", peak}, {"peak_of_zeroes", peak_of_zeroes},
+        {"children", children}, {"numbers", numbers}, {"links", links},
         {"listing", listing}, {"counts", counts}, {"flags", flags}, {"offsets", offsets}, {"zones", zones},
     };
     run_checks(checks, sizeof checks / sizeof *checks);

@@ -377,6 +377,24 @@ impl<'a> View<'a> {
         found
     }
 
+    /// The number of entries from `from` to `last` whose words `counts` accepts.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
+    pub(crate) fn count_locked(&self, from: usize, last: usize, counts: impl Fn(u64) -> bool) -> u64 {
+        let within = (!0 << (from / GROUP)) & (!0 >> (u64::BITS as usize - 1 - last / GROUP));
+        let mut groups = self.occupied.load(Ordering::Relaxed) & within;
+        let mut found = 0;
+        while groups != 0 {
+            let g = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            let (first, end) = ((g * GROUP).max(from), (g * GROUP + GROUP - 1).min(last));
+            let slots = self.slots.get(first..=end).unwrap_or_default();
+            found += slots.iter().map(|slot| u64::from(counts(slot.load(Ordering::Relaxed)))).sum::<u64>();
+        }
+        found
+    }
+
     /// Returns a bit for each group from entry `from` to `last` that is occupied and may have a leaf that allows
     /// stores.
     ///

@@ -11,7 +11,7 @@ use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::{AddressSpace, Foreign};
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_vm::map::{EntryInfo, Flags, PagePlace, Tag};
-use quire_vm::{FaultError, PAGE_SIZE, Prot, VirtRange};
+use quire_vm::{FaultError, PAGE_SIZE, Prot};
 
 type Written = Result<(), FsError>;
 
@@ -131,7 +131,7 @@ impl Resident {
             let copies = match &entry.object {
                 None => leaves,
                 Some(_) if shared || !entry.copied => 0,
-                Some(_) => copies_in(memory, entry.range).min(leaves),
+                Some(_) => memory.mapped_copies_in(entry.range).min(leaves),
             };
             // The kernel's own pages in a private mapping (vDSO) belong to no file system. They count as pages of a
             // file.
@@ -150,16 +150,6 @@ impl Resident {
     pub fn all(&self) -> u64 {
         self.anonymous + self.files + self.shared
     }
-}
-
-/// The number of pages in `range` that are the process's own copies.
-fn copies_in<M: Machine>(memory: &Foreign<M>, range: VirtRange) -> u64 {
-    let (mut copies, mut steps) = (0, 0);
-    memory.each_page(range, &mut |_, page| {
-        copies += u64::from(!page.shared);
-        look(memory, &mut steps).is_ok()
-    });
-    copies
 }
 
 /// `smaps`: the lines of `maps`, each followed by the sums for its mapping.

@@ -429,7 +429,8 @@ fn statm<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let size = stats.mapped_bytes / PAGE_SIZE;
     let data = (stats.covered.data() + stats.covered.stack()) / PAGE_SIZE;
     let resident = memory.as_ref().map(|m| Resident::of(m, stats.resident_pages)).unwrap_or_default();
-    put!(out, "{size} {} {} {text} 0 {data} 0\n", resident.all(), resident.files + resident.shared)
+    row(out, [size, resident.all(), resident.files + resident.shared, text, 0, data])?;
+    out.push(b"0\n")
 }
 
 /// The bytes of all pages from the first to the last page of the program's code.

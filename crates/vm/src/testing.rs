@@ -482,8 +482,9 @@ unsafe impl Pmap<TestMachine> for TestPmap {
         self.resident_pages(vm)
     }
     fn restart_peak(&self, _vm: &'static Physical<TestMachine>) {}
-    fn resident_pages(&self, _vm: &'static Physical<TestMachine>) -> u64 {
-        (0..SPAN as usize * TABLES).filter(|n| self.leaf(*n).load(Ordering::Acquire) & PRESENT != 0).count() as u64
+    fn resident_pages(&self, vm: &'static Physical<TestMachine>) -> u64 {
+        let leaves = (0..SPAN as usize * TABLES).filter_map(|n| decode(self.leaf(n).load(Ordering::Acquire)));
+        leaves.filter(|leaf| leaf.pfn != vm.zero_frame()).count() as u64
     }
     fn table_pages(&self, _vm: &'static Physical<TestMachine>) -> u64 {
         TABLES as u64

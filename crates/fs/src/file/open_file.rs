@@ -187,6 +187,18 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
+    /// The kernel memory of the open file in bytes, with what its stream holds ([`Stream::held`]), or its generated
+    /// text. An estimate, for the choice of a process to kill: a text that a reader is using now does not count. Does
+    /// not wait.
+    pub fn held(&self) -> usize {
+        let content = match &self.body {
+            Body::Stream(stream) => stream.held(),
+            Body::Text(_, reading) => reading.try_lock().map_or(0, |reading| reading.held()),
+            _ => 0,
+        };
+        size_of::<Self>() + content
+    }
+
     /// The stream of type `T` that the file reads and writes; `None` for other files.
     pub fn stream_as<T: 'static>(&self) -> Option<&T> {
         self.stream()?.as_any().downcast_ref()

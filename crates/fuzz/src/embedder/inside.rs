@@ -66,6 +66,10 @@ pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
     let tables = unsafe { space.page_tables() };
     let _racing = (Pmap::<Hosted>::is_running(tables), Pmap::<Hosted>::is_running_elsewhere(tables, 0));
     tables.restart_peak(vm);
+    Pmap::<Hosted>::inherit(tables, vm, tables, range.len());
+    let _racing = (tables.counted_pages(vm), tables.pages(vm));
+    tables.recount(vm, range.len());
+    Pmap::<Hosted>::disinherit(tables);
     let _racing = (tables.peak_pages(vm), tables.table_pages(vm), tables.resident_pages(vm));
     let _racing = (tables.unflushed_above(vm, range.start), Pmap::<Hosted>::take_ran(tables));
     let _root_goes_where_nothing_is_left = tables.drop_root(vm);

@@ -127,6 +127,7 @@ pub const OPERATIONS: &[Operation] = &[
         space.mappings(range.start, &mut count);
         space.entries_of_objects(&mut count);
         let mut pages = 100;
+        let _racing = space.mapped_copies_in(range);
         space.each_page(range, &mut |_, _| {
             pages -= 1;
             pages > 0

@@ -56,6 +56,8 @@ pub const OPERATIONS: &[Operation] = &[
         let map = inside::direct_map(start);
         assert_eq!(map.frame_ptr(frame).addr() as u64, map.address(frame.address()));
         assert_eq!(map.pfn_of(map.frame_ptr(frame)), frame);
+        assert_eq!(Enter::existing(frame, prot, start % 2 == 0).prot, prot);
+        assert!(!Enter::zeroes(frame, prot).prot.contains(Prot::WRITE));
         let _off = mutant(Mutant::MissInClosedArena);
     }),
     ("cursors", |p| {

@@ -16,6 +16,7 @@ quire_hosted::of_each_architecture!(
     memory_without_stores_that_is_given_up_stays_a_childs,
     lengths_that_no_address_space_has_are_refused,
     the_peak_of_residents_is_known_after_they_went,
+    the_peak_counts_no_zeroes_and_a_childs_the_pages_of_its_parent,
     a_fork_visits_only_leaves_stored_into_since_the_last,
     whole_table_pages_lose_and_regain_their_stores_at_once,
     pages_cleaned_under_store_protection_are_dirty_at_a_store,
@@ -382,4 +383,45 @@ fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {
     space.restart_peak();
     let peak = space.peak_resident();
     assert!((100..100 + 128).contains(&peak), "{peak} of 100");
+}
+
+fn the_peak_counts_no_zeroes_and_a_childs_the_pages_of_its_parent<F: Simulate>() {
+    let vm = boot::<F>(1);
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let space = Space::new(vm).unwrap();
+    cpu.enter(&space).unwrap();
+    map(&space, 0, 12_000);
+    (0..6_000).for_each(|n| assert_eq!(cpu.read(&space, page(n)), Ok(0)));
+    assert_eq!((space.peak_resident(), space.stats().peak_resident), (0, 0), "the frame of zeroes is no page");
+    // A store replaces a leaf of zeroes, and memory that shows zeroes goes.
+    (0..4_000).rev().for_each(|n| cpu.write(&space, page(n), 1).unwrap());
+    assert_eq!(space.peak_resident(), 4_000);
+    space.unmap(range(4_000, 2_000)).unwrap();
+    map(&space, 4_000, 2_000);
+    (4_000..4_100).rev().for_each(|n| cpu.write(&space, page(n), 1).unwrap());
+    assert_eq!(space.peak_resident(), 4_100, "a removal of zeroes lowered the count");
+
+    let child = space.fork().unwrap();
+    assert_eq!((child.peak_resident(), child.stats().peak_resident), (4_100, 4_100));
+    cpu.enter(&child).unwrap();
+    // The child has these pages already, when it first reads them and when it copies them.
+    (0..500).for_each(|n| assert_eq!(cpu.read(&child, page(n)), Ok(1)));
+    (300..900).for_each(|n| cpu.write(&child, page(n), 2).unwrap());
+    assert_eq!((child.peak_resident(), child.stats().resident_pages), (4_100, 4_100));
+    (8_000..8_050).rev().for_each(|n| cpu.write(&child, page(n), 2).unwrap());
+    assert_eq!((child.peak_resident(), child.stats().resident_pages), (4_150, 4_150));
+    // Pages that go without a leaf count no more.
+    child.unmap(range(0, 4_100)).unwrap();
+    (9_000..9_060).rev().for_each(|n| cpu.write(&child, page(n), 2).unwrap());
+    assert_eq!((child.peak_resident(), child.stats().resident_pages), (4_150, 110));
+    (0..4_041).rev().for_each(|n| assert!(child.fault(page(n), Access::Write).is_err()));
+    map(&child, 0, 4_100);
+    (0..4_090).rev().for_each(|n| cpu.write(&child, page(n), 3).unwrap());
+    assert_eq!((child.peak_resident(), child.stats().resident_pages), (4_200, 4_200));
+    child.check(true).unwrap();
+    cpu.enter(&space).unwrap();
+    drop(child);
+    assert_eq!(space.peak_resident(), 4_100);
+    space.check(true).unwrap();
+    cpu.leave();
 }

@@ -142,7 +142,8 @@ impl<M: Machine> Foreign<M> {
         if self.swap_is_empty() { 0 } else { self.0.swapped_in(range) }
     }
 
-    /// Calls `f` with each page that a PTE in `range` maps, until `f` returns false. `f` must not sleep.
+    /// Calls `f` with each resident page in `range`, until `f` returns false ([`quire_vm::Space::each_page`]). `f` must
+    /// not sleep.
     pub fn each_page(&self, range: VirtRange, f: &mut dyn FnMut(u64, &PageInfo) -> bool) {
         self.0.each_page(range, f);
     }
@@ -155,6 +156,11 @@ impl<M: Machine> Foreign<M> {
     /// The number of PTEs in `range`.
     pub fn leaves_in(&self, range: VirtRange) -> u64 {
         self.0.leaves_in(range)
+    }
+
+    /// The number of PTEs in `range`, a part of mappings of files, that map private copies.
+    pub fn mapped_copies_in(&self, range: VirtRange) -> u64 {
+        self.0.mapped_copies_in(range)
     }
 
     /// Clears the access state of all pages that PTEs in `range` map.

@@ -379,6 +379,10 @@ impl<M: Machine> Stream for TimerFile<M> {
         Some(&self.readiness)
     }
 
+    fn held(&self) -> usize {
+        size_of::<Self>()
+    }
+
     fn seek(&self) -> Result<u64, FsError> {
         Ok(0)
     }

@@ -421,6 +421,11 @@ impl<M: Machine> Stream for Epoll<M> {
     fn readiness(&self) -> Option<&Readiness> {
         Some(&self.readiness)
     }
+    fn held(&self) -> usize {
+        // The list of changed watches has a slot for each watch. A set that is being changed does not count.
+        let watch = size_of::<Watch<M>>() + 2 * size_of::<Arc<Watch<M>>>();
+        self.watches.try_lock().map_or(0, |watches| watches.len() * watch)
+    }
     fn as_any(&self) -> &dyn Any {
         self
     }

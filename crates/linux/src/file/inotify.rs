@@ -230,6 +230,14 @@ impl Stream for Notifier {
         Ok(queue.bytes + if queue.overflowed { HEADER } else { 0 })
     }
 
+    fn held(&self) -> usize {
+        let events = {
+            let queue = self.queue.lock();
+            queue.events.len() * size_of::<Event>() + queue.bytes
+        };
+        events + self.watches.lock().len() * (size_of::<Watch>() + size_of::<(Arc<Watch>, Charge)>())
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -233,12 +233,14 @@ pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vec
         }
         let to = end.min(at + BATCH * PAGE_SIZE);
         let mut resident = [0u8; BATCH as usize];
-        ctx.space()?.resident(VirtRange { start: at, end: to }, &mut |page, is| {
+        let objects = ctx.space()?.resident(VirtRange { start: at, end: to }, &mut |page, is| {
             if let Some(byte) = resident.get_mut(page as usize) {
                 *byte = u8::from(is);
             }
         })?;
-        hide_residence(ctx, VirtRange { start: at, end: to }, &mut resident)?;
+        if objects {
+            hide_residence(ctx, VirtRange { start: at, end: to }, &mut resident)?;
+        }
         let count = ((to - at) / PAGE_SIZE) as usize;
         ctx.user().write_bytes(vector + (at - address) / PAGE_SIZE, &resident[..count])?;
         at = to;

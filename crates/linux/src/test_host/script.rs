@@ -351,6 +351,11 @@ impl Task {
         self.machine.clock()
     }
 
+    /// The kernel memory that the descriptors and timers of the process hold, in bytes.
+    pub fn held(&self) -> u64 {
+        self.machine.linux().current().process.held_by_files()
+    }
+
     /// The number of mappings of the task's process.
     pub fn mappings(&self) -> u64 {
         let mut count = 0;

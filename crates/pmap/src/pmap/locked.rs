@@ -6,10 +6,10 @@ use crate::hardware::Hardware;
 use crate::table::GROUP;
 use crate::tree::Locked;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_vm::machine::{Enter, Leaf, Removed};
+use quire_vm::machine::{Count, Enter, Leaf, Removed};
 use quire_vm::phys::Physical;
 use quire_vm::tlb::flush::Obligation;
-use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange};
+use quire_vm::{PAGE_SIZE, Pfn, Prot, Table, VirtRange};
 
 /// All rights except the right to store.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
@@ -54,6 +54,31 @@ impl<M: Hardware> LockedTable<'_, M> {
     fn count(&self, by: i64) {
         // The lock keeps the caller on this CPU.
         self.vm.machine().mmu().cpu(quire_sync::current_cpu()).count(self.tables.id, &self.tables.residency, by);
+    }
+
+    /// Whether a new leaf with this `count` raises the space's count of resident pages.
+    #[inline(always)]
+    fn raises(&self, count: Count) -> bool {
+        match count {
+            Count::More => true,
+            Count::UnlessInherited => !self.tables.inherits.load(Ordering::Relaxed),
+            Count::Zeroes => false,
+        }
+    }
+
+    /// Lowers the space's count of resident pages by one for the leaf `word`, which is being removed. A leaf of the
+    /// frame of zeroes does not count.
+    #[inline(always)]
+    fn uncount(&self, word: u64) {
+        if !self.shows_zero(word) {
+            self.count(-1);
+        }
+    }
+
+    /// Whether the leaf `word` of this table page shows the frame of zeroes.
+    #[inline(always)]
+    fn shows_zero(&self, word: u64) -> bool {
+        self.t.view.state.shows_zeroes() && M::Format::present(word) && M::Format::frame(word) == self.vm.zero_frame()
     }
 
     /// Adds the rights of `new` to the present leaf at `va`, which was `old`.
@@ -225,14 +250,16 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         if new.prot.contains(Prot::WRITE) {
             self.t.view.note_writable(i);
         }
-        self.count(1);
+        if self.raises(new.count) {
+            self.count(1);
+        }
         self.forget_absent(va);
     }
 
     #[inline]
     fn enter_absent(&mut self, from: u64, mut which: u64, mut leaf: impl FnMut(usize) -> Enter) {
         let first = self.at(from);
-        let mut entered = 0;
+        let (mut entered, mut counted) = (0, 0);
         while which != 0 {
             let n = which.trailing_zeros() as usize;
             which &= which - 1;
@@ -245,11 +272,14 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
                 }
                 self.forget_absent(from + n as u64 * PAGE_SIZE);
                 entered += 1;
+                counted += i64::from(self.raises(new.count));
             }
         }
         if entered != 0 {
             self.t.view.state.change_live(entered);
-            self.count(entered.into());
+        }
+        if counted != 0 {
+            self.count(counted);
         }
     }
 
@@ -260,8 +290,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             return None;
         }
         owed.owe(va, self.t.view.pfn, self.covers(), || self.t.view.owe());
-        self.count(-1);
-        M::Format::read_leaf(self.t.view.take(i))
+        let word = self.t.view.take(i);
+        self.uncount(word);
+        M::Format::read_leaf(word)
     }
 
     // This is a separate function, so that removers of many leaves do not save registers for it.
@@ -278,9 +309,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         if !M::Format::present(self.t.view.slots[i].load(Ordering::Relaxed)) {
             return None;
         }
-        self.count(-1);
         let (view, covers) = (&self.t.view, self.covers());
         let word = view.take_alone(i, &self.tables.residency, || owed.owe(va, view.pfn, covers, || view.owe()));
+        self.uncount(word);
         if view.state.live() == 0 {
             owed.empties(covers);
         }
@@ -330,6 +361,11 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         let mut changed = VirtRange { start: 0, end: 0 };
         let mut taken = 0;
         let (first, last) = (index(from, 0), index(to - 1, 0));
+        // Leaves of the frame of zeroes are not counted.
+        let zeroes = match keep {
+            None if view.state.shows_zeroes() => view.count_locked(first, last, |word| self.shows_zero(word)),
+            _ => 0,
+        };
         if keep.is_some_and(|k| k.contains(UNWRITABLE) && !k.contains(Prot::WRITE)) {
             return self.take_stores(first, last, owed, each);
         }
@@ -375,7 +411,7 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         }
         view.state.change_live(-taken);
         if taken != 0 {
-            self.count(-i64::from(taken));
+            self.count(zeroes.cast_signed() - i64::from(taken));
         }
         if changed.start != changed.end {
             owed.owe_range(changed);
@@ -430,6 +466,16 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         debug_assert!(M::Format::present(word), "a word that is neither empty nor present");
         let found = self.t.base + i as u64 * PAGE_SIZE;
         Some(found.max(from))
+    }
+
+    fn count_in(&self, range: VirtRange, zero: Pfn) -> u64 {
+        let (from, to) = (range.start.max(self.t.base), range.end.min(self.t.base + span(1)));
+        if from >= to {
+            return 0;
+        }
+        let zeroes = self.t.view.state.shows_zeroes();
+        let counts = |word: u64| word != 0 && (!zeroes || M::Format::frame(word) != zero);
+        self.t.view.count_locked(index(from, 0), index(to - 1, 0), counts)
     }
 
     fn unflushed(&self) -> bool {

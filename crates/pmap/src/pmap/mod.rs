@@ -16,7 +16,7 @@ use crate::table::{Memory, TableEntries, TableState, View};
 use crate::tree::{Dead, Tree};
 use core::marker::PhantomData;
 use core::ptr;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::epoch::{Pinned, Retired};
 use quire_sync::rank::assert_may_await_cpus;
@@ -480,6 +480,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             root: Root::new(Some(root)),
             fan: Fan::new(),
             id,
+            inherits: AtomicBool::new(false),
             format: PhantomData,
             residency: Residency::new(id),
             census: SpinLock::new(Rank::TABLE_UPPER, ()),
@@ -683,14 +684,47 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn resident_pages(&self, vm: &'static Physical<M>) -> u64 {
+        Pmap::<M>::pages(self, vm).0
+    }
+
+    fn pages(&self, vm: &'static Physical<M>) -> (u64, u64) {
         let mut pages = 0;
-        self.census(vm, |table| pages += table.resident::<F>(vm.zero_frame()));
-        pages
+        let below = self.census(vm, |table| pages += table.resident::<F>(vm.zero_frame()));
+        let own = self.roots().map_or(0, |r| {
+            let _held = r.lock.lock();
+            r.count()
+        });
+        (pages, u64::from(self.root.get().is_some()) + own + below)
     }
 
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64 {
         let pinned = preempt_off();
         self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).unreported(self.id))
+    }
+
+    fn inherit(&self, vm: &'static Physical<M>, parent: &Self, most: u64) {
+        let pages = Pmap::<M>::counted_pages(parent, vm).unwrap_or(0).min(most);
+        if pages != 0 {
+            self.inherits.store(true, Ordering::Relaxed);
+            self.residency.add_resident(pages.cast_signed());
+        }
+    }
+
+    fn disinherit(&self) {
+        if self.inherits.swap(false, Ordering::Relaxed) {
+            self.residency.none_resident();
+        }
+    }
+
+    fn counted_pages(&self, vm: &'static Physical<M>) -> Option<u64> {
+        let mmu = vm.machine().mmu();
+        let unreported = self.residency.loaded().iter().map(|cpu| mmu.cpu(cpu).unreported(self.id)).sum();
+        Some(self.residency.resident(unreported))
+    }
+
+    fn recount(&self, vm: &'static Physical<M>, pages: u64) {
+        let counted = Pmap::<M>::counted_pages(self, vm).unwrap_or(0);
+        self.residency.add_resident(pages.wrapping_sub(counted).cast_signed());
     }
 
     fn restart_peak(&self, vm: &'static Physical<M>) {
@@ -699,10 +733,6 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn table_pages(&self, vm: &'static Physical<M>) -> u64 {
-        let own = self.roots().map_or(0, |r| {
-            let _held = r.lock.lock();
-            r.count()
-        });
-        u64::from(self.root.get().is_some()) + own + self.census(vm, |_| {})
+        Pmap::<M>::pages(self, vm).1
     }
 }

@@ -6,6 +6,7 @@ use crate::roots::Fan;
 use crate::shootdown::residency::Residency;
 use core::marker::PhantomData;
 use quire_sync::SpinLock;
+use quire_sync::atomic::AtomicBool;
 
 /// The page tables of one address space. A fault reads only the first cache line of this struct.
 #[repr(C)]
@@ -16,6 +17,8 @@ pub struct Tables<F: Format> {
     pub(super) fan: Fan,
     /// The space's number; `residency` has it too.
     pub(super) id: u64,
+    /// Whether the count of resident pages includes pages that no leaf maps ([`quire_vm::Pmap::inherit`]).
+    pub(super) inherits: AtomicBool,
     pub(super) format: PhantomData<F>,
     pub(super) residency: Residency,
     /// A CPU that counts table pages holds this lock for one GiB at a time. The thread that ends the space holds it

@@ -60,6 +60,11 @@ impl Residency {
         }
     }
 
+    /// The present count of resident pages. `more` is the number of pages that the caller's CPU has not reported yet.
+    pub(crate) fn resident(&self, more: i64) -> u64 {
+        at_least_none(self.resident.load(Ordering::Relaxed), more)
+    }
+
     /// Sets the count of resident pages to zero.
     pub(crate) fn none_resident(&self) {
         self.resident.store(0, Ordering::Relaxed);
@@ -68,15 +73,14 @@ impl Residency {
     /// The highest count of resident pages so far, the present count included. `more` is the number of pages that the
     /// caller's CPU has not reported yet.
     pub(crate) fn peak(&self, more: i64) -> u64 {
-        let now = at_least_none(self.resident.load(Ordering::Relaxed), more);
-        self.peak.load(Ordering::Relaxed).max(now)
+        self.peak.load(Ordering::Relaxed).max(self.resident(more))
     }
 
     /// Makes the present count, plus `more` unreported pages, the peak. If another CPU reports pages during this call,
     /// the stored peak may miss these pages. The result of [`peak`](Self::peak) still includes them, because it
     /// includes the present count.
     pub(crate) fn restart_peak(&self, more: i64) {
-        self.peak.store(at_least_none(self.resident.load(Ordering::Relaxed), more), Ordering::Relaxed);
+        self.peak.store(self.resident(more), Ordering::Relaxed);
     }
 
     /// The space's number, which is never reused.

@@ -182,6 +182,22 @@ pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pi
     seen != Seen::Nowhere
 }
 
+/// Whether a chain other than that of `b` may see `page`, which is `object`'s page `key`. For a query: changes nothing.
+/// A page that was never copied is seen by all that show the object.
+pub(crate) fn is_shown_to_others<M: Machine>(
+    object: &Object<M>,
+    key: u64,
+    page: &Page,
+    b: &Backing<M>,
+    pin: &Pinned<'_>,
+) -> bool {
+    let mut look = |other: &Backing<M>| match core::ptr::eq(other, b) {
+        true => ControlFlow::Continue(()),
+        false => sees(sight(other, key, pin)),
+    };
+    page.copied() == Copied::First || look_at_some(object, Scan::new(key, key + 1, None), &mut look).0 != Seen::Nowhere
+}
+
 /// A page's watch: the address of a backing, and the number of backings that were unlinked from its object before the
 /// watch was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which
 /// costs one needless search.

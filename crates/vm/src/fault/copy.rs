@@ -10,7 +10,7 @@ use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;
 use crate::error::OutOfMemory;
 use crate::fault::{Attempt, FaultContext};
-use crate::machine::{Machine, Pmap, Table};
+use crate::machine::{Count, Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::frames::Fill;
 use crate::rmap::dirty::credit;
@@ -40,14 +40,17 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
-        self.take_away(&mut owed, pin)?;
+        let was_mapped = self.take_away(&mut owed, pin)?;
         if !mutant(Mutant::FlushAfterInstall) {
             let _flushed = owed.discharge_so_far();
         }
         // SAFETY: the new frame is busy and mapped by no leaf. If the source is stored into or reused during the copy,
         // the later check of the source discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
-        self.install(new, front, Some(&source), pin, |_| ())?;
+        // A child's count includes a page that it has not mapped yet, and so its copy.
+        let inherited = !was_mapped && source.object.is_private();
+        let count = if inherited { Count::UnlessInherited } else { Count::More };
+        self.install(new, front, Some(&source), count, pin, |_| ())?;
         if !mutant(Mutant::LookBeforeFill) {
             last_sharer::hid(&source, pin);
         }
@@ -86,7 +89,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         // the source below discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
-            return self.install(new, front, Some(source), pin, |_| ());
+            return self.install(new, front, Some(source), Count::More, pin, |_| ());
         }
         // Orders the read of the source's content before the check of the source, because no lock lies between.
         fence_full();
@@ -97,13 +100,15 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Clears the leaf at the address, and adds its flush to `owed`. After that flush no CPU has the translation.
+    /// Returns whether there was a leaf.
     #[inline]
-    pub fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<(), OutOfMemory> {
+    pub fn take_away(&self, owed: &mut Obligation<'e, M>, pin: &Pinned<'_>) -> Result<bool, OutOfMemory> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
-        match table.remove(self.va, owed) {
+        let gone = table.remove(self.va, owed);
+        match gone {
             None if table.unflushed() => owed.owe_again(self.va),
             gone => credit(self.vm, gone),
         }
-        Ok(())
+        Ok(gone.is_some())
     }
 }

@@ -262,6 +262,7 @@ pub(crate) fn copy_up<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep)
         if was == RUNNING || was == NEVER {
             return;
         }
+        space.note_merge();
         let Some(run) = Run::of(entry, &pin) else { return };
         if progress.compare_exchange(was, RUNNING, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;

@@ -147,7 +147,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         // Relies on C1: the page is busy while its identity changes.
         page.rename(object.address(), key);
         source.object.index().clear(source.key, slot, pin);
-        table.enter(self.va, Enter::new(pfn, self.entry.prot()));
+        table.enter(self.va, Enter::existing(pfn, self.entry.prot(), true));
         drop(table);
         claim.listed = false;
         // The copy in swap becomes outdated at the next store, so it is freed. A page has one only after memory was

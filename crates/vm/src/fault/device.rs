@@ -39,7 +39,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             let key = front.key(va);
             if key < end && (va == self.va || table.get(va).is_none()) {
                 let pfn = Pfn(device.first.0 + key);
-                table.enter(va, Enter { pfn, prot: self.entry.prot(), memory: device.memory });
+                table.enter(va, Enter { memory: device.memory, ..Enter::new(pfn, self.entry.prot()) });
             }
         }
         Ok(kind)

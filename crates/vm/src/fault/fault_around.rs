@@ -76,10 +76,10 @@ impl<M: Machine> FaultContext<'_, M> {
         };
         let Some(window) = self.reachable(window) else { return };
         let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
-        // `open` has a bit for each page that no layer has decided yet. `there` and `writable` have bits for the pages
-        // to map.
+        // `open` has a bit for each page that no layer has decided yet. `there`, `writable` and `own` (private) have
+        // bits for the pages to map.
         let mut open = low_bits(window.bytes() >> PAGE_SHIFT) & !(1 << place(self.va));
-        let (mut there, mut writable) = (0u64, 0u64);
+        let (mut there, mut writable, mut own) = (0u64, 0u64, 0u64);
         let mut frames = [Pfn(0); PAGES];
         let mut layer = Some(self.entry.front());
         let mut front = true;
@@ -94,6 +94,7 @@ impl<M: Machine> FaultContext<'_, M> {
                 let in_place = self.entry.shared() || (front && private);
                 let (first, skipped) = (b.key(shown.start), place(shown.start));
                 let wanted = (open >> skipped) & low_bits(shown.bytes() >> PAGE_SHIFT);
+                let others = there;
                 object.index().each_of(first, wanted, pin, |n, slot| {
                     let bit = 1 << (u64::from(n) + skipped);
                     open &= !bit;
@@ -110,6 +111,7 @@ impl<M: Machine> FaultContext<'_, M> {
                         frames[bit.trailing_zeros() as usize] = pfn;
                     }
                 });
+                own |= if private { there & !others } else { 0 };
             }
             front = false;
             layer = b.behind();
@@ -121,11 +123,22 @@ impl<M: Machine> FaultContext<'_, M> {
         note(EventKind::Around, 0, window.start, there.count_ones().into());
         let prot = self.entry.prot();
         let mut mapped = 0;
-        table.enter_absent(window.start, there, |n| {
+        let mut leaf = |n: usize| {
             mapped += 1;
-            let prot = if writable & 1 << n != 0 { prot } else { prot - Prot::WRITE };
-            Enter::new(frames[n], prot)
-        });
+            (frames[n], if writable & 1 << n != 0 { prot } else { prot - Prot::WRITE })
+        };
+        if own != there {
+            table.enter_absent(window.start, there & !own, |n| {
+                let (pfn, prot) = leaf(n);
+                Enter::new(pfn, prot)
+            });
+        }
+        if own != 0 {
+            table.enter_absent(window.start, own, |n| {
+                let (pfn, prot) = leaf(n);
+                Enter::existing(pfn, prot, true)
+            });
+        }
         self.vm.stats().add(Event::FaultAround, mapped);
     }
 }

@@ -9,7 +9,7 @@
 //! neighbours, because a program that reads untouched memory mostly reads more of it.
 
 use super::{Attempt, FaultContext, Walk};
-use crate::machine::{Enter, Machine, Table};
+use crate::machine::{Count, Enter, Machine, Table};
 use crate::map::entry::Flags;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
@@ -17,7 +17,7 @@ use crate::object::backing::Backing;
 use crate::phys::frames::Fill;
 use crate::stats::{Event, FaultKind};
 use crate::tlb::flush::Obligation;
-use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, Prot, VirtRange};
+use crate::types::{Access, PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use quire_sync::epoch::Pinned;
 
 /// Pages of the aligned window in which a load maps the frame of zeroes.
@@ -45,7 +45,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             self.take_away(&mut owed, pin)?;
             let _flushed = owed.discharge();
             new.complete();
-            self.install(new, front, None, pin, |_| ())?;
+            self.install(new, front, None, Count::More, pin, |_| ())?;
             return Ok(FaultKind::ZeroFill);
         }
         object.show_holes();
@@ -84,7 +84,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Some(_) => FaultKind::Reuse,
             None => FaultKind::Resident,
         };
-        table.enter(self.va, Enter::new(zero, self.entry.prot() - Prot::WRITE));
+        table.enter(self.va, Enter::zeroes(zero, self.entry.prot()));
         table.note_zeroes();
         Some(kind)
     }
@@ -145,7 +145,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut mapped = 0;
         table.enter_absent(window.start, empty, |_| {
             mapped += 1;
-            Enter::new(zero, self.entry.prot() - Prot::WRITE)
+            Enter::zeroes(zero, self.entry.prot())
         });
         self.vm.stats().add(Event::FaultAround, mapped);
     }

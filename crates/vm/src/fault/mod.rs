@@ -88,7 +88,7 @@ pub(crate) mod zero_ahead;
 
 use crate::cow::found::FoundPage;
 use crate::error::{FaultError, OutOfMemory};
-use crate::machine::{Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
+use crate::machine::{Count, Enter, Machine, PREFETCHED, PREFETCHED_BEFORE, Pmap, Table};
 use crate::map::arena::arenas::Changed;
 use crate::map::entry::{Entry, Flags};
 use crate::map::maps::Maps;
@@ -457,7 +457,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Some(leaf) if leaf.prot.contains(self.access.needs()) => FaultKind::Spurious,
             Some(_) => FaultKind::Reuse,
         };
-        table.enter(self.va, Enter::new(pfn, prot));
+        table.enter(self.va, Enter::existing(pfn, prot, found.object.is_private()));
         if kind == FaultKind::Resident && !store {
             self.map_around(&mut table, &found, pin);
         }
@@ -489,7 +489,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if !in_place || !found.state.dirty() {
             prot -= Prot::WRITE;
         }
-        table.enter(self.va, Enter::new(self.vm.pfn_of_page(found.page), prot));
+        let pfn = self.vm.pfn_of_page(found.page);
+        table.enter(self.va, Enter::existing(pfn, prot, found.object.is_private()));
         Ok(Some(prot))
     }
 
@@ -543,7 +544,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let writable = self.entry.prot().contains(Prot::WRITE);
         let new = self.insert(object, key, Fill::Zeroed, writable, pin)?;
         new.complete();
-        let ahead = self.install(new, front, None, pin, |table| self.room_ahead(table))?;
+        let ahead = self.install(new, front, None, Count::More, pin, |table| self.room_ahead(table))?;
         if ahead != 0 {
             self.fill_ahead(object, front, ahead, pin);
         }
@@ -575,7 +576,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             object.note_store(key, pin);
         }
         // A shared mapping has one layer.
-        self.install(new, self.entry.front(), None, pin, |_| ())?;
+        self.install(new, self.entry.front(), None, Count::More, pin, |_| ())?;
         charge.keep();
         Ok(FaultKind::ZeroFill)
     }
@@ -639,13 +640,15 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Installs the leaf of a new page, whose content is complete, and unbusies the page. `source` is the page from
-    /// which it was copied, if any. Returns the result of `look`, which is called under the table page's lock.
+    /// which it was copied, if any, and `count` is that of the leaf. Returns the result of `look`, which is called
+    /// under the table page's lock.
     #[inline(always)]
     pub fn install<R>(
         &self,
         new: NewPage<'_, M>,
         front: &'e Backing<M>,
         source: Option<&FoundPage<'e, M>>,
+        count: Count,
         pin: &Pinned<'_>,
         look: impl FnOnce(&<M::Pmap as Pmap<M>>::Table<'e>) -> R,
     ) -> Result<R, Attempt<M>> {
@@ -664,7 +667,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if is_old {
             table = self.without_old(table, &new, front, source, pin)?;
         }
-        table.enter(self.va, Enter::new(pfn, prot));
+        table.enter(self.va, Enter { count, ..Enter::new(pfn, prot) });
         let seen = look(&table);
         drop(table);
         new.keep();

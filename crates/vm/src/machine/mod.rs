@@ -17,7 +17,7 @@ pub use direct::DirectMap;
 pub use frame_bytes::{FrameBytes, FrameBytesMut};
 pub use kernel::KernelPages;
 pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};
-pub use pmap::{Enter, Leaf, Pmap, Removed, Table};
+pub use pmap::{Count, Enter, Leaf, Pmap, Removed, Table};
 
 /// On whose behalf a thread allocates. It decides how much of the [reserve](crate::phys::frames::Frames::reserve) the
 /// thread may use. So the programs of a user cannot take the memory with which an administrator ends them.

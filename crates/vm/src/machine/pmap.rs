@@ -32,13 +32,39 @@ pub struct Enter {
     pub prot: Prot,
     /// The memory type. Types other than write-back are for devices.
     pub memory: MemoryType,
+    /// Whether the leaf raises the count from which [`Pmap::peak_pages`] is made.
+    pub count: Count,
+}
+
+/// Whether a new leaf raises the space's count of resident pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Count {
+    /// It does.
+    More,
+    /// It does, unless the page tables [inherited](Pmap::inherit) a count, which includes the leaf's page.
+    UnlessInherited,
+    /// It does not, because it shows the frame of zeroes.
+    Zeroes,
 }
 
 impl Enter {
     /// A leaf for a page of RAM.
     #[inline(always)]
     pub const fn new(pfn: Pfn, prot: Prot) -> Enter {
-        Enter { pfn, prot, memory: MemoryType::WriteBack }
+        Enter { pfn, prot, memory: MemoryType::WriteBack, count: Count::More }
+    }
+
+    /// A leaf for a page that was there before. A private one (`private`) may be among the pages that a child's page
+    /// tables inherited.
+    #[inline(always)]
+    pub const fn existing(pfn: Pfn, prot: Prot, private: bool) -> Enter {
+        Enter { count: if private { Count::UnlessInherited } else { Count::More }, ..Enter::new(pfn, prot) }
+    }
+
+    /// A leaf for the frame of zeroes, which allows no stores.
+    #[inline(always)]
+    pub const fn zeroes(pfn: Pfn, prot: Prot) -> Enter {
+        Enter { count: Count::Zeroes, ..Enter::new(pfn, prot.difference(Prot::WRITE)) }
     }
 }
 
@@ -162,9 +188,35 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// Number of resident (present) user pages, summed from the table pages' counts.
     fn resident_pages(&self, vm: &'static Physical<M>) -> u64;
 
+    /// [`resident_pages`](Self::resident_pages) and [`table_pages`](Self::table_pages), from one walk.
+    fn pages(&self, vm: &'static Physical<M>) -> (u64, u64) {
+        (self.resident_pages(vm), self.table_pages(vm))
+    }
+
     /// The most pages that were resident at the same time. Reads no table page. The number may be too low by the pages
     /// that CPUs which run the space now have counted only locally.
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64;
+
+    /// Called for the new page tables of a child. Lets them count as resident the pages that `parent` counts, `most` at
+    /// most, although no leaf maps them yet. Only the peak is made from this count.
+    fn inherit(&self, vm: &'static Physical<M>, parent: &Self, most: u64) {
+        let _none_counted = (vm, parent, most);
+    }
+
+    /// Ends an [inheritance](Self::inherit): all leaves were removed, and each leaf counts from now on.
+    fn disinherit(&self) {}
+
+    /// The count of resident pages from which the peak is made, with [inherited](Self::inherit) ones. Reads no table
+    /// page. `None` if there is no such count.
+    fn counted_pages(&self, vm: &'static Physical<M>) -> Option<u64> {
+        let _none = vm;
+        None
+    }
+
+    /// Makes `pages` the value of [`counted_pages`](Self::counted_pages).
+    fn recount(&self, vm: &'static Physical<M>, pages: u64) {
+        let _none_counted = (vm, pages);
+    }
 
     /// Restarts the peak: [`peak_pages`](Self::peak_pages) becomes the largest number since this call, the present one
     /// included.
@@ -269,6 +321,16 @@ pub trait Table<M: Machine> {
 
     /// The first address at or above `from` and below `to` with a present leaf.
     fn next_present(&self, from: u64, to: u64) -> Option<u64>;
+
+    /// The number of present leaves in `range`, which lies in this table page, without those of the frame `zero`.
+    fn count_in(&self, range: VirtRange, zero: Pfn) -> u64 {
+        let (mut at, mut leaves) = (range.start, 0);
+        while let Some(present) = self.next_present(at, range.end) {
+            leaves += u64::from(self.get(present).is_some_and(|leaf| leaf.pfn != zero));
+            at = present + PAGE_SIZE;
+        }
+        leaves
+    }
 
     /// Whether removals in this table page are not flushed yet (relies on C2).
     fn unflushed(&self) -> bool;

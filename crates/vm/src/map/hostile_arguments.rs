@@ -114,7 +114,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
             let _typed = s.fault(c.at, [Access::Read, Access::Write, Access::Exec][any_of(3)]);
             let _typed = s.futex_key(c.at);
             let _counted = s.wired_in(range);
-            s.resident(range, &mut |_, _| ())
+            s.resident(range, &mut |_, _| ()).map(drop)
         }
         _ => s.sync(range),
     };

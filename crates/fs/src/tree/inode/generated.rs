@@ -237,6 +237,11 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// The memory of the text that is kept, in bytes.
+    pub(crate) fn held(&self) -> usize {
+        self.text.as_ref().map_or(0, |text| text.chunks.len() * CHUNK)
+    }
+
     /// Reads `file` from `offset` on. A read from offset 0 generates the text again. So does a read from an offset
     /// before the part of the text that is kept.
     pub(crate) fn read(

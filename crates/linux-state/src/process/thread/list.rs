@@ -160,15 +160,17 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// The kernel memory that the process's descriptors hold, in bytes: the bytes that are queued in pipes and
-    /// sockets. A file that several descriptors or processes share counts for each. The result is an estimate.
+    /// The kernel memory that the process's descriptors and its timers hold, in bytes: bytes in pipes and sockets,
+    /// texts of `/proc`, and the watches and timers of files of epoll, inotify and timerfd. A file that several
+    /// descriptors or processes share counts for each. The result is an estimate.
     pub fn held_by_files(&self) -> u64 {
-        let Some(task) = self.any_thread() else { return 0 };
+        let timers = self.posix_timers.get().map_or(0, |timers| timers.held());
+        let Some(task) = self.any_thread() else { return timers };
         let Some(files) = task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())) else {
-            return 0;
+            return timers;
         };
         let open = (0..files.size() as u32).filter_map(|fd| files.peek(fd));
-        open.map(|file| file.stream().map_or(0, |stream| stream.held() as u64)).sum()
+        timers + open.map(|file| file.held() as u64).sum::<u64>()
     }
 
     /// Makes all threads end. The process then reports `status` (in the format of `wait4`). If there are several

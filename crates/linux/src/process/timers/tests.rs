@@ -86,3 +86,51 @@ fn timers_on_cpu_time_signal_all_threads_that_run() {
         assert!(task.get::<[u64; 2]>(counts)[0] > 0);
     });
 }
+
+#[test]
+fn kernel_memory_of_watches_and_timers_counts_for_its_process() {
+    const TIMERS: u64 = 100;
+    run(|task| {
+        let empty = task.held();
+        let event = task.put([0, u64::from(SIGEV_NONE) << 32, 0, 0, 0, 0, 0, 0]);
+        let id = task.room(4);
+        for _ in 0..TIMERS {
+            task.call(__NR_timer_create, [CLOCK_MONOTONIC.into(), event, id]).unwrap();
+        }
+        let timers = task.held();
+        assert!(timers >= empty + TIMERS * 64 && timers < empty + TIMERS * 1024, "{empty}, {timers}");
+        task.call(__NR_timer_delete, [task.get::<u32>(id).into()]).unwrap();
+        assert!(task.held() < timers);
+        // Files of timers in a set of epoll.
+        let before = task.held();
+        let set = task.call(__NR_epoll_create1, [0]).unwrap();
+        let files: Vec<u64> =
+            (0..TIMERS).map(|_| task.call(__NR_timerfd_create, [CLOCK_MONOTONIC.into(), 0]).unwrap()).collect();
+        let opened = task.held();
+        assert!(opened >= before + TIMERS * 128, "{before}, {opened}");
+        let event = task.put([0u32; 3]);
+        for file in &files {
+            task.call(__NR_epoll_ctl, [set, EPOLL_CTL_ADD.into(), *file, event]).unwrap();
+        }
+        let watched = task.held();
+        assert!(watched >= opened + TIMERS * 64, "{opened}, {watched}");
+        for file in files {
+            task.call(__NR_close, [file]).unwrap();
+        }
+        task.call(__NR_close, [set]).unwrap();
+        assert_eq!(task.held(), before);
+        // Watches of inotify, and events that no thread reads.
+        let notifier = task.call(__NR_inotify_init1, [0]).unwrap();
+        for n in 0..20 {
+            let path = task.text(&format!("/tmp/watched{n}"));
+            task.call(__NR_mkdir, [path, 0o755]).unwrap();
+            task.call(__NR_inotify_add_watch, [notifier, path, IN_ALL_EVENTS.into()]).unwrap();
+        }
+        let quiet = task.held();
+        assert!(quiet >= before + 20 * 64, "{before}, {quiet}");
+        for n in 0..20 {
+            task.file(&format!("/tmp/watched{n}/file"), 0o644, b"");
+        }
+        assert!(task.held() >= quiet + 20 * 32, "{quiet}, {}", task.held());
+    });
+}

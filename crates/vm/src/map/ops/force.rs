@@ -154,7 +154,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut owed = Obligation::new(self.vm, self.pmap);
         let is_linked = self.pmap.next_table(self.vm, range).is_some();
         match is_linked {
-            true => self.take_away(&mut owed, pin)?,
+            true => _ = self.take_away(&mut owed, pin)?,
             // The table page was unlinked, and the removal of its leaves may be unflushed.
             false if self.pmap.unflushed_above(self.vm, self.va) => owed.owe_again(self.va),
             false => {}

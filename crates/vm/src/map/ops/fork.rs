@@ -32,7 +32,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::object::backing::{self, SpareBackings};
 use crate::stats::Event;
 use crate::tlb::flush::Flushed;
-use crate::types::{Prot, VirtRange};
+use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
 use quire_sync::current_cpu;
@@ -131,6 +131,7 @@ impl<M: Machine> Space<M> {
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
+        self.note_merge();
         let marks = MarkedEntries::mark(&writer);
         if !mutant(Mutant::NoFenceAfterMark) {
             fence_full();
@@ -153,6 +154,7 @@ impl<M: Machine> Space<M> {
         }
         child.home().commit_first(born);
         copies.theirs.published();
+        child.inherit(self, copies.committed >> PAGE_SHIFT);
         // The child may run now, because no CPU has a writable translation of the parent's private memory any more
         // (relies on C4).
         let child = child.born(&proof);

@@ -5,6 +5,7 @@ pub(crate) mod commit;
 pub(crate) mod idle;
 pub(crate) mod pages;
 pub(crate) mod query;
+pub(crate) mod shown;
 pub(crate) mod spaces;
 
 use super::arena::Arena;
@@ -81,6 +82,9 @@ pub struct Space<M: Machine> {
     /// Set if no fault may enter a translation any more. Every fault reads it. It is written once, by
     /// [`Space::condemn`].
     pub(super) condemned: AtomicBool,
+    /// Whether resident private pages may lack a leaf ([`shown::CHILD`] and other flags). Queries read it, and changes
+    /// that remove leaves.
+    pub(super) lacks_leaves: AtomicU8,
     pmap: M::Pmap,
     pub(super) arenas: Arenas<M>,
     /// The fields of [`Limits`]. System calls of the process write them; map operations read them.
@@ -109,7 +113,7 @@ pub struct SpaceStats {
     pub covered: Covered,
     /// The most bytes that entries ever covered. Exact if the space never had a second arena, otherwise an upper bound.
     pub peak_bytes: u64,
-    /// Pages that the page tables map.
+    /// Pages that the page tables map, and private pages that they would map if a fork had copied them.
     pub resident_pages: u64,
     /// Page-table pages, the root included; 0 if all were dropped.
     pub table_pages: u64,
@@ -165,6 +169,7 @@ impl<M: Machine> NewSpace<M> {
             arenas: Arenas::new(vm),
             dropped: AtomicU64::new(0),
             condemned: AtomicBool::new(false),
+            lacks_leaves: AtomicU8::new(0),
             base: AtomicU64::new(limits.base),
             stack: AtomicU64::new(limits.stack),
             bytes: AtomicU64::new(limits.bytes),
@@ -189,6 +194,15 @@ impl<M: Machine> NewSpace<M> {
         // SAFETY: no other thread can reach the arenas: a backing leads to the page tables only, and only the maker has
         // `&mut self`.
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
+    }
+
+    /// Lets the space count the resident pages of `parent` as its own, `most` at most, although its page tables are
+    /// empty.
+    pub fn inherit(&mut self, parent: &Space<M>, most: u64) {
+        // SAFETY: `new` wrote the space. Only `drop` frees it, and `born` consumes `self`.
+        let space = unsafe { self.0.as_ref() };
+        space.lacks_leaves.store(shown::CHILD, Ordering::Relaxed);
+        space.pmap.inherit(space.vm, &parent.pmap, most);
     }
 
     /// Publishes the space, so that other threads can find it. `_shared` is a proof about memory that this space shares
@@ -358,14 +372,15 @@ impl<M: Machine> Space<M> {
 
     /// The counts of the space, read from its entries and page tables.
     pub fn stats(&self) -> SpaceStats {
-        let resident_pages = self.pmap.resident_pages(self.vm);
+        let (mapped, table_pages) = self.pmap.pages(self.vm);
+        let resident_pages = self.with_unmapped(mapped);
         let covered = self.arenas.all().map(|a| a.covered()).fold(Covered::default(), |sum, more| sum.and(&more));
         SpaceStats {
             mapped_bytes: covered.bytes,
             covered,
             peak_bytes: self.arenas.peak(),
             resident_pages,
-            table_pages: self.pmap.table_pages(self.vm),
+            table_pages,
             entries: self.arenas.all().map(|a| a.len() as u64).sum(),
             peak_resident: self.note_peak(resident_pages),
         }
@@ -390,6 +405,8 @@ impl<M: Machine> Space<M> {
     /// Notes that page tables with `leaves` leaves were dropped. `bare` says that no table page was left.
     pub(super) fn note_dropped(&self, leaves: u64, bare: bool) {
         self.peak.fetch_max(leaves, Ordering::Relaxed);
+        self.lacks_leaves.fetch_or(shown::ANY, Ordering::Relaxed);
+        self.pmap.disinherit();
         let more = |dropped: u64| Some((dropped + leaves) | if bare { BARE } else { 0 });
         let _always = self.dropped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         if !bare {
@@ -453,7 +470,7 @@ impl<M: Machine> Space<M> {
         self.pmap.restart_peak(self.vm);
         // Sum over the page tables, because the pmap's own count lacks pages that other CPUs have not reported yet.
         self.peak.store(0, Ordering::Relaxed);
-        self.note_peak(self.pmap.resident_pages(self.vm));
+        self.note_peak(self.resident_pages());
     }
 
     /// Unmaps everything. The space can be used again. An exit needs no call, because dropping the last handle unmaps

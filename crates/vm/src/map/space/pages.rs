@@ -7,8 +7,11 @@ use crate::map::entry::Entry;
 use crate::map::entry::piece::layers;
 use crate::map::maps::Maps;
 use crate::map::space::Space;
+use crate::map::space::shown::{is_alone, is_own};
 use crate::object::index::Slot;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
+use core::ops::ControlFlow;
+use quire_sync::epoch::Pinned;
 
 /// A page at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +41,7 @@ pub enum PagePlace {
 
 /// The page that `leaf` maps, if it is one of the chain of `entry`. The table page with the leaf is locked, which keeps
 /// the page.
-fn page_of<M: Machine>(vm: &'static Maps<M>, entry: &Entry<M>, leaf: Leaf) -> Option<PageInfo> {
+pub(super) fn page_of<M: Machine>(vm: &'static Maps<M>, entry: &Entry<M>, leaf: Leaf) -> Option<PageInfo> {
     let page = vm.page_of_leaf(leaf.pfn)?;
     let mut all = layers(entry.front()).filter_map(|b| b.object()).enumerate();
     let (depth, object) = all.find(|(_, object)| object.address() == page.object())?;
@@ -70,10 +73,9 @@ impl<M: Machine> Space<M> {
                 .and_then(|table| table.get(va));
             let mut zero_marker = false;
             let mut found = None;
-            for (depth, (layer, object, key)) in
-                layers(entry.front()).filter_map(|b| b.layer(va).map(|(object, key)| (b, object, key))).enumerate()
+            for (layer, object, key) in
+                layers(entry.front()).filter_map(|b| b.layer(va).map(|(object, key)| (b, object, key)))
             {
-                let front = depth == 0 && core::ptr::eq(layer, entry.front());
                 if zero_marker && object.is_private() {
                     continue;
                 }
@@ -81,17 +83,19 @@ impl<M: Machine> Space<M> {
                     Slot::Empty | Slot::Reserved => {}
                     Slot::ZeroMarker => zero_marker = true,
                     there => {
-                        found = Some((there, object.is_private(), front || object.is_exclusive()));
+                        found = Some((there, layer, object, key));
                         break;
                     }
                 }
             }
-            let (slot, private, own) = found?;
-            let alone = private && own;
+            let (slot, layer, object, key) = found?;
+            let private = object.is_private();
             return match slot {
                 Slot::Page(pfn) => {
                     let mapped = leaf.is_some_and(|leaf| leaf.pfn == pfn);
-                    let dirty = vm.page(pfn).state().dirty();
+                    let page = vm.page(pfn);
+                    let alone = private && is_alone(entry, layer, object, key, page, &pin);
+                    let dirty = page.state().dirty();
                     let accessed = mapped && leaf.is_some_and(|leaf| leaf.accessed);
                     let place = PagePlace::Frame(pfn);
                     let shown = PageInfo { place, mapped, shared: !private, alone, dirty, accessed };
@@ -99,6 +103,7 @@ impl<M: Machine> Space<M> {
                 }
                 Slot::Swap(_) => {
                     let place = PagePlace::Swap;
+                    let alone = private && is_own(entry, layer, object);
                     Some(PageInfo { place, mapped: false, shared: !private, alone, dirty: true, accessed: false })
                 }
                 _ => None,
@@ -106,38 +111,29 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Calls `f` with each page that a leaf in `range` maps, and its address, until `f` returns false. Each table page and
-    /// each entry is searched once, so a page costs a look at its leaf and its descriptor. A device's frames are left out,
-    /// and so is the frame of zeroes.
+    /// Calls `f` with the pages that leaves in `part` of `entry` map, all in one table page, and their addresses.
+    /// Returns the address at which to continue. A page costs a look at its leaf and its descriptor.
     ///
-    /// `f` runs under the lock of a table page: it must not sleep, nor look at this space.
-    pub fn each_page(&self, range: VirtRange, f: &mut dyn FnMut(u64, &PageInfo) -> bool) {
+    /// `f` runs under the lock of the table page.
+    pub(super) fn each_leaf(
+        &self,
+        entry: &Entry<M>,
+        part: VirtRange,
+        f: &mut dyn FnMut(u64, &PageInfo) -> bool,
+        _pin: &Pinned<'_>,
+    ) -> ControlFlow<(), u64> {
         let vm = self.vm();
-        let mut at = range.start;
-        while at < range.end {
-            let pin = vm.epoch().pin();
-            let Some(table) = self.pmap().next_table(vm, VirtRange { start: at, end: range.end }) else { return };
-            let (span, mut from) = (table.span(), at.max(table.span().start));
-            let to = range.end.min(span.end);
-            while let Some(first) = table.next_present(from, to) {
-                let Some(entry) = self.lookup(first, &pin) else {
-                    // The entry is being replaced, and its leaves are about to go.
-                    from = first + PAGE_SIZE;
-                    continue;
-                };
-                from = entry.range().end.min(to);
-                let mut next = first;
-                while let Some(va) = table.next_present(next, from) {
-                    next = va + PAGE_SIZE;
-                    if let Some(info) = table.get(va).and_then(|leaf| page_of(vm, entry, leaf))
-                        && !f(va, &info)
-                    {
-                        return;
-                    }
-                }
+        let Some(table) = self.pmap().next_table(vm, part) else { return ControlFlow::Continue(part.end) };
+        let (mut next, to) = (part.start.max(table.span().start), part.end.min(table.span().end));
+        while let Some(va) = table.next_present(next, to) {
+            next = va + PAGE_SIZE;
+            if let Some(info) = table.get(va).and_then(|leaf| page_of(vm, entry, leaf))
+                && !f(va, &info)
+            {
+                return ControlFlow::Break(());
             }
-            at = span.end;
         }
+        ControlFlow::Continue(to)
     }
 
     /// The first address in `range` that has a leaf. The cost follows the table pages, not the addresses.
@@ -165,15 +161,11 @@ impl<M: Machine> Space<M> {
             let _pin = self.vm().epoch().pin();
             let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end }) else { break };
             let span = table.span();
-            let (mut from, to) = (at.max(span.start), range.end.min(span.end));
-            if from == span.start && to == span.end && !table.shows_zeroes() {
-                leaves += u64::from(table.live());
-            } else {
-                while let Some(present) = table.next_present(from, to) {
-                    leaves += u64::from(table.get(present).is_some_and(|leaf| leaf.pfn != zero));
-                    from = present + PAGE_SIZE;
-                }
-            }
+            let (from, to) = (at.max(span.start), range.end.min(span.end));
+            leaves += match from == span.start && to == span.end && !table.shows_zeroes() {
+                true => u64::from(table.live()),
+                false => table.count_in(VirtRange { start: from, end: to }, zero),
+            };
             at = span.end;
         }
         leaves
@@ -208,7 +200,8 @@ mod tests {
                     true
                 });
                 let pages = (part.start..part.end).step_by(PAGE_SIZE as usize);
-                let looked = pages.filter_map(|va| Some((va, space.page_at(va).filter(|page| page.mapped)?)));
+                let looked = pages.filter_map(|va| Some((va, space.page_at(va)?)));
+                walked.sort_by_key(|(va, _)| *va);
                 assert_eq!(walked, looked.collect::<Vec<_>>());
             }
         }

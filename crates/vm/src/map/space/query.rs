@@ -7,6 +7,7 @@ use crate::map::arena::covered::SHOWS_OBJECT;
 use crate::map::entry::piece::layers;
 use crate::map::entry::{Attributes, Entry, Tag};
 use crate::map::space::Space;
+use crate::map::space::shown::{shown_in, window_at};
 use crate::object::ObjectRef;
 use crate::object::index::Slot;
 use crate::paging::pager::PagerError;
@@ -240,25 +241,37 @@ impl<M: Machine> Space<M> {
     }
 
     /// Calls `sink` with the number of each page of `range`, counted from its start, and whether the page is resident.
-    /// At a hole this returns [`MapError::NotMapped`]; the pages before the hole have been reported.
-    pub fn resident(&self, range: VirtRange, sink: &mut dyn FnMut(u64, bool)) -> Result<(), MapError> {
+    /// At a hole this returns [`MapError::NotMapped`]; the pages before the hole have been reported. Returns whether an
+    /// entry in `range` shows a file or shared memory.
+    pub fn resident(&self, range: VirtRange, sink: &mut dyn FnMut(u64, bool)) -> Result<bool, MapError> {
         self.valid(range)?;
-        let mut va = range.start;
+        let (mut va, mut objects) = (range.start, false);
         while va < range.end {
-            let there = {
-                let pin = self.vm().epoch().pin();
-                match self.look(va, &pin) {
-                    Ok(None) => return Err(MapError::NotMapped),
-                    Err(Changed) => continue,
+            let pin = self.vm().epoch().pin();
+            let entry = match self.look(va, &pin) {
+                Ok(None) => return Err(MapError::NotMapped),
+                Err(Changed) => continue,
+                Ok(Some(entry)) => entry,
+            };
+            let window = window_at(va, VirtRange { start: va, end: range.end.min(entry.range().end) });
+            let first = (va - range.start) >> PAGE_SHIFT;
+            va = window.end;
+            if entry.flags().intersects(SHOWS_OBJECT) {
+                objects = true;
+                for (n, at) in (first..).zip((window.start..window.end).step_by(PAGE_SIZE as usize)) {
                     // Look twice, because a walk may miss a page that a concurrent operation moves to a layer nearer to
                     // the front.
-                    Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
+                    sink(n, (0..2).any(|_| matches!(shown(entry, at, &pin), Slot::Page(_))));
                 }
-            };
-            sink((va - range.start) >> PAGE_SHIFT, there);
-            va += PAGE_SIZE;
+            } else {
+                // For the same reason these are two looks.
+                let there = shown_in(entry, window, &pin) | shown_in(entry, window, &pin);
+                for n in 0..window.bytes() >> PAGE_SHIFT {
+                    sink(first + n, there & 1 << n != 0);
+                }
+            }
         }
-        Ok(())
+        Ok(objects)
     }
 
     /// The futex key of the word at `va`, which is the same in every space that shares the word. Private memory has the

@@ -66,6 +66,9 @@ impl<'s, M: Machine> Sweep<'s, M> {
             Work::Clear(range) => (range, None),
             Work::Weaken(range, keep) => (range, Some(keep)),
         };
+        if keep.is_none_or(|keep| keep.is_empty()) {
+            self.space.note_removal();
+        }
         let (vm, pmap) = (self.space.vm(), self.space.pmap());
         let mut at = range.start;
         while at < range.end {

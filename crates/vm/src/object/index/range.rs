@@ -2,8 +2,8 @@
 //! key.
 
 use super::{
-    BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, MASK, NODE, Nodes, SLOTS, Slot, SlotPlace, covers, decode, height,
-    node,
+    BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, MASK, NODE, Nodes, PAGE, SLOTS, Slot, SlotPlace, TAG, covers, decode,
+    height, node,
 };
 use crate::mutant::{Mutant, mutant};
 use core::ops::Range;
@@ -229,6 +229,42 @@ impl<N: Nodes> Index<N> {
             }
             which &= u64::MAX.checked_shl(behind).unwrap_or(0);
         }
+    }
+
+    /// The occupied slots among the keys `first + n` of the bits `n` of `which`, and those that have a resident page: a
+    /// bit for each.
+    pub(crate) fn filled_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>) -> (u64, u64) {
+        let (mut filled, mut pages) = (0, 0);
+        while which != 0 {
+            let n = which.trailing_zeros();
+            let key = first + u64::from(n);
+            // The number of the first bit whose key lies after the leaf of `key`.
+            let mut behind = n + 1;
+            match self.place(key, pin) {
+                SlotPlace::Root(word) => {
+                    filled |= u64::from(decode(word) != Slot::Empty) << n;
+                    pages |= u64::from(word & TAG == PAGE) << n;
+                }
+                place => {
+                    let i = (key & MASK) as u32;
+                    behind = n + (SLOTS as u32 - i);
+                    if let SlotPlace::Leaf(leaf) = place {
+                        let there = leaf.present.load(Ordering::Acquire) & (which >> n << i);
+                        let (mut bits, mut resident) = (there, 0);
+                        while bits != 0 {
+                            let j = bits.trailing_zeros();
+                            bits &= bits - 1;
+                            let word = leaf.slots[j as usize].load(Ordering::Acquire);
+                            resident |= u64::from(word & TAG == PAGE) << j;
+                        }
+                        filled |= there >> i << n;
+                        pages |= resident >> i << n;
+                    }
+                }
+            }
+            which &= u64::MAX.checked_shl(behind).unwrap_or(0);
+        }
+        (filled, pages)
     }
 
     /// The number of occupied slots in `keys`.

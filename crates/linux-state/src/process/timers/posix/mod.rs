@@ -106,6 +106,12 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
+    /// The kernel memory of the timers, in bytes.
+    pub fn held(&self) -> u64 {
+        let timers = (0..self.slots.size()).filter(|n| self.slots.marked(*n).is_some()).count();
+        (timers * size_of::<PosixTimer<M>>()) as u64
+    }
+
     /// Creates a timer that is off. `report` stores the new id in the program's memory. If `report` fails, no timer is
     /// created. No other thread can find the timer under this id before `report` returns.
     pub fn create(
