@@ -99,7 +99,8 @@ fn kernel_memory_of_watches_and_timers_counts_for_its_process() {
         }
         let timers = task.held();
         assert!(timers >= empty + TIMERS * 64 && timers < empty + TIMERS * 1024, "{empty}, {timers}");
-        task.call(__NR_timer_delete, [task.get::<u32>(id).into()]).unwrap();
+        let last = task.get::<u32>(id);
+        task.call(__NR_timer_delete, [last.into()]).unwrap();
         assert!(task.held() < timers);
         // Files of timers in a set of epoll.
         let before = task.held();
