@@ -192,10 +192,7 @@ pub fn assert_may_sleep() {
 /// (relies on C5). A CPU that spins for that lock would wait for those CPUs too.
 #[inline(always)]
 pub fn assert_may_await_cpus() {
-    // A thread that unwinds from a panic may discharge what it owes while guards are still to be dropped.
-    if cfg!(any(debug_assertions, loom, shuttle)) && !crate::hooks::is_panicking() {
-        held::assert_awaits_no_spinner();
-    }
+    held::assert_awaits_no_spinner();
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
