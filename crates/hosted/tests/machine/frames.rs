@@ -5,6 +5,8 @@ use quire_sync::hooks::threads::as_cpu;
 use quire_vm::map::{MapRequest, Placement, Space};
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
 use quire_vm::phys::frames::{CHAIN, Fill, For, Frame};
+use quire_vm::reclaim::daemon::Daemon;
+use quire_vm::sleep::MaySleep;
 use quire_vm::stats::Event;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Phys, Vm};
 use std::alloc::Layout;
@@ -253,4 +255,41 @@ fn memory_serves_programs_wherever_ram_begins<F: Simulate>() {
         vm.check(true).unwrap();
     }
     assert!(costs.iter().all(|cost| cost.abs_diff(costs[0]) <= 16), "frames used at boot: {costs:?}");
+}
+
+/// The last handle of a space goes while pageout writes the space's pages. Pageout then tears objects down.
+#[test]
+fn settle_waits_for_objects_that_pageout_tears_down() {
+    let vm = Hosted::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let bytes = vec![[0u8; PAGE_SIZE as usize]; 8192].leak();
+    // SAFETY: the memory is leaked, large enough, and has no other user.
+    let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
+    vm.add_swap(vm.leak(store).unwrap()).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let _cpu = Cpu::attach(vm, 1).unwrap();
+        vm.daemon_run(Daemon::Pageout);
+    });
+    let mut least = None;
+    for _ in 0..6 {
+        let space = Space::new(vm).unwrap();
+        let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, 5000 * PAGE_SIZE)).unwrap();
+        cpu.enter(&space).unwrap();
+        // Where the host delays the daemon, a write may give up its wait for memory.
+        let write = |n| (0..100).any(|_| cpu.write(&space, at + n * PAGE_SIZE, n).is_ok());
+        assert!((0..5000).all(write));
+        cpu.leave();
+        drop(space);
+        vm.settle(&mut MaySleep::here());
+        // The first round fills the caches of structures.
+        let free = vm.frames().free();
+        assert!(free + 16 >= *least.get_or_insert(free), "{free} frames are free, {least:?} were before");
+        assert_eq!(vm.swap().free(), vm.swap().total());
+    }
+    vm.stop_daemons();
+    while !daemon.is_finished() {
+        cpu.interrupts();
+        std::thread::yield_now();
+    }
+    daemon.join().unwrap();
 }

@@ -30,8 +30,14 @@ struct Slots<const CPUS: usize>([CachePadded<[Slot; CPUS]>; CPUS]);
 impl<const CPUS: usize> Slots<CPUS> {
     #[cfg(not(any(loom, shuttle)))]
     const fn new() -> Self {
-        const EMPTY: Slot = Slot { request: AtomicPtr::new(ptr::null_mut()), waiting: AtomicBool::new(false) };
-        Slots([const { CachePadded([EMPTY; CPUS]) }; CPUS])
+        Slots(
+            [const {
+                CachePadded(
+                    [const { Slot { request: AtomicPtr::new(ptr::null_mut()), waiting: AtomicBool::new(false) } };
+                        CPUS],
+                )
+            }; CPUS],
+        )
     }
 
     #[cfg(any(loom, shuttle))]

@@ -51,7 +51,7 @@ impl<M: Machine> Objects<M> {
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
         // SAFETY: `physical` is initialised, by this function's contract.
-        let most = unsafe { &*(&raw const (*place).physical) }.config.dirty.unwrap_or(managed / 2);
+        let most = unsafe { (*place).physical.config.dirty }.unwrap_or(managed / 2);
         let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
         write_storey!(place => Objects {
             object_memory: ObjectMemory::new(boot),
