@@ -19,7 +19,7 @@ const MOUNTED: [&str; 3] = ["/dev", "/proc", "/sys"];
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bits {
     pub bits: u32,
-    /// Whether a kind of access (read, write, execute) that the node grants to nobody is left out.
+    /// Whether a kind of access (read, write, execute) without any bit in the old ones is left out.
     pub masked: bool,
     /// Whether an existing node keeps its bits.
     pub only_new: bool,

@@ -17,6 +17,7 @@ mod shell;
 mod sources;
 mod tables;
 mod units;
+mod useradd;
 
 use std::{io::Read as _, path::Path};
 

@@ -190,7 +190,7 @@ pub(super) fn fresh(bench: &Bench) -> Result<(), String> {
     }
     let mut child = build().spawn().map_err(text)?;
     let mut said = String::new();
-    // A command that waits says so. One that does not wait ends without a word.
+    // A command that waits says so. Otherwise it ends without a word.
     BufReader::new(child.stderr.as_mut().ok_or("no standard error")?).read_line(&mut said).map_err(text)?;
     drop(held);
     ended(&finish(child)?, 0)?;
