@@ -209,6 +209,9 @@ static void options_of_ip(void) {
     CHECK(!setsockopt(stream, SOL_IPV6, IPV6_TCLASS, &(int){0xff}, 4) && option(stream, SOL_IPV6, IPV6_TCLASS) == 0xfc,
         "of a stream");
     close(stream);
+    CHECK(option(six, SOL_IPV6, IPV6_MTU_DISCOVER) == IPV6_PMTUDISC_WANT, "usual search of sizes");
+    CHECK(!setsockopt(six, SOL_IPV6, IPV6_MTU_DISCOVER, &(int){IPV6_PMTUDISC_OMIT}, 4), "no search of sizes");
+    CHECK(option(six, SOL_IPV6, IPV6_MTU_DISCOVER) == IPV6_PMTUDISC_OMIT, "search of sizes");
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_MTU, &(int){1280}, 4), "size of packets");
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_MTU, &(int){0}, 4), "usual size of packets");
     CHECK(setsockopt(six, SOL_IPV6, IPV6_MTU, &(int){1279}, 4) && errno == EINVAL, "too small packets");

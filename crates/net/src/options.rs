@@ -54,7 +54,7 @@ pub struct Options {
 }
 
 /// The number of options without effect whose values a socket stores for the program.
-pub const KEPT: usize = 27;
+pub const KEPT: usize = 28;
 
 macro_rules! value {
     ($($(#[$doc:meta])* $get:ident $set:ident $type:ty: $least:expr;)*) => {

@@ -92,6 +92,7 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_IPV6, raw::IPV6_TCLASS, 0, 0, 255),
     number(raw::SOL_IPV6, raw::IPV6_UNICAST_HOPS, 64, 0, 255),
     switch(raw::SOL_IPV6, raw::IPV6_RECVERR, 0),
+    number(raw::SOL_IPV6, raw::IPV6_MTU_DISCOVER, 1, 0, 5),
     switch(raw::SOL_IP, raw::IP_PKTINFO, 0),
     switch(raw::SOL_IP, raw::IP_RECVTTL, 0),
     switch(raw::SOL_IP, raw::IP_RECVTOS, 0),
