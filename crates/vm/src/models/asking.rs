@@ -32,7 +32,7 @@ fn wait_against_serve(others: fn(&AtomicBool)) {
         };
         m.asking.serve(&mut MaySleep::here(), || m.stopped.load(Ordering::Acquire), || false, work);
     });
-    here.asking.wait(&mut MaySleep::here(), || here.free.load(Ordering::Acquire));
+    here.asking.wait(&mut MaySleep::here(), false, || here.free.load(Ordering::Acquire));
     here.stopped.swap(true, Ordering::AcqRel);
     here.asking.wake_daemon();
     daemon.join().unwrap();

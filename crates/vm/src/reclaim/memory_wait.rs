@@ -18,6 +18,9 @@ use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct Asking {
     /// The wait queue of threads that wait for memory.
     waits: WaitQueue,
+    /// The wait queue of those among them that may use a part of the reserve, and their number.
+    urgent_waits: WaitQueue,
+    urgent: AtomicU64,
     /// The wait queue of the daemon.
     daemon_waits: WaitQueue,
     /// The number of threads that wait for memory.
@@ -32,6 +35,8 @@ impl Asking {
     pub fn new() -> Asking {
         Asking {
             waits: WaitQueue::new(),
+            urgent_waits: WaitQueue::new(),
+            urgent: AtomicU64::new(0),
             daemon_waits: WaitQueue::new(),
             waiting: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
@@ -52,6 +57,17 @@ impl Asking {
     /// Wakes the waiting threads, so that they check again.
     pub fn wake(&self) {
         self.waits.wake_all();
+        self.wake_urgent();
+    }
+
+    /// Whether a thread waits that may use a part of the reserve.
+    pub fn is_urgent(&self) -> bool {
+        self.urgent.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes the waiting threads that may use a part of the reserve, so that they check again.
+    pub fn wake_urgent(&self) {
+        self.urgent_waits.wake_all();
     }
 
     /// Ends a pass: waiting threads check again, and request another pass if they still have no memory.
@@ -60,19 +76,23 @@ impl Asking {
         self.wake();
     }
 
-    /// Wakes the daemon, and sleeps until `ready` returns true.
-    pub fn wait(&self, may: &mut MaySleep, mut ready: impl FnMut() -> bool) {
+    /// Wakes the daemon, and sleeps until `ready` returns true. `urgent` says that the thread may use a part of the
+    /// reserve. A pass that frees nothing may be long, so it wakes such threads [in between](Self::wake_urgent).
+    pub fn wait(&self, may: &mut MaySleep, urgent: bool, mut ready: impl FnMut() -> bool) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.urgent.fetch_add(urgent.into(), Ordering::AcqRel);
+        let waits = if urgent { &self.urgent_waits } else { &self.waits };
         let mut done = false;
         while !done {
             // The count is read before the daemon is woken, because only a later pass serves this request.
             let over = self.over.load(Ordering::Acquire);
             self.wake_daemon();
-            may.sleep_on(&self.waits, || {
+            may.sleep_on(waits, || {
                 done = ready();
                 done || self.over.load(Ordering::Acquire) != over && !mutant(Mutant::AskedOnce)
             });
         }
+        self.urgent.fetch_sub(urgent.into(), Ordering::AcqRel);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 

@@ -255,11 +255,16 @@ impl<M: Machine> Reclaimer<M> {
     /// Whether programs like the caller's can get frames. The administrator's may use a part of the reserve, for which
     /// no other program competes with them.
     pub(crate) fn has_memory(&self) -> bool {
-        let tier = match self.machine().standing() {
-            Standing::Administrator => For::Administrator,
-            Standing::Program | Standing::System => For::User,
-        };
+        self.has_memory_for(self.is_administrator())
+    }
+
+    fn has_memory_for(&self, administrator: bool) -> bool {
+        let tier = if administrator { For::Administrator } else { For::User };
         self.frames().free() > self.frames().limit(tier)
+    }
+
+    fn is_administrator(&self) -> bool {
+        self.machine().standing() == Standing::Administrator
     }
 
     /// Waits like `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused
@@ -280,7 +285,7 @@ impl<M: Machine> Reclaimer<M> {
         let since = p.begun.load(Ordering::Acquire);
         if p.daemon.load(Ordering::Acquire) {
             let (mut hopeless, mut out) = (false, false);
-            p.asking.wait(may, || {
+            p.asking.wait(may, self.is_administrator(), || {
                 // The decision stands even if some memory is free now, because each freed batch wakes all waiters, and
                 // other waiters take it.
                 out = gives_up() || self.is_lost(refused);
@@ -316,7 +321,7 @@ impl<M: Machine> Reclaimer<M> {
     /// themselves beside it. A thread that must end does not wait, because its end frees memory.
     fn reap_or_wait(&'static self, may: &mut MaySleep) -> bool {
         let p = self.pageout();
-        if self.machine().standing() == Standing::Administrator {
+        if self.is_administrator() {
             let alone = p.reaps.try_lock();
             return self.search(|| if alone.is_some() { Some(p.hands.lock()) } else { p.hands.try_lock() }, may);
         }
@@ -328,7 +333,7 @@ impl<M: Machine> Reclaimer<M> {
                 || self.machine().is_ending()
         };
         if p.daemon.load(Ordering::Acquire) {
-            p.asking.wait(may, || is_over() || !p.daemon.load(Ordering::Acquire));
+            p.asking.wait(may, false, || is_over() || !p.daemon.load(Ordering::Acquire));
             return self.has_memory();
         }
         let mut searches = p.reaps.try_lock();
@@ -574,6 +579,12 @@ impl<M: Machine> Scan<'_, M> {
 
     /// Isolates up to `share` pages of the next shard of `queue` in turn.
     fn take(&mut self, queue: Queue, share: usize) -> Option<Taken> {
+        // Other threads free frames, too, and only this pass looks after them. Programs that may not use the reserve
+        // would take each other's frames, so they wait for a batch.
+        let asking = &self.vm.pageout().asking;
+        if asking.is_urgent() && self.vm.has_memory_for(true) {
+            asking.wake_urgent();
+        }
         let hand = match queue {
             Queue::Active => &mut self.hands.active,
             Queue::Inactive => &mut self.hands.inactive,
