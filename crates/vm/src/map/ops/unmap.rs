@@ -33,7 +33,8 @@ impl<M: Machine> Space<M> {
     /// Unmaps at most [`PART`] entries, from the start of `range` on. Returns the address at which the next part begins.
     /// `first`: nothing is unmapped yet, so a sealed entry in any part refuses the whole operation.
     fn unmap_part(&self, range: VirtRange, first: bool) -> Result<Option<u64>, MapError> {
-        let (mut update, next) = Update::of_part(self, self.write(range)?, range, PART);
+        let mut update = Update::of_part(self, self.write(range)?, range, PART);
+        let next = update.next();
         let part = VirtRange { start: range.start, end: next.unwrap_or(range.end) };
         if update.unmapped_in(part)? == 0 {
             return Ok(None);

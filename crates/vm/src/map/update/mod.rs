@@ -69,6 +69,8 @@ pub(super) struct Update<'s, M: Machine> {
     following: Option<&'s Entry<M>>,
     /// The entry before `first`, if both are in one leaf of the tree.
     previous: Option<&'s Entry<M>>,
+    /// Where the entry after a part begins ([`Update::of_part`]).
+    next: Option<u64>,
     row: Row<'s, M>,
 }
 
@@ -217,13 +219,13 @@ impl<'s, M: Machine> Update<'s, M> {
     /// attributes and chain do not change. The caller must push the parts of those entries outside `range` as pieces.
     #[inline(always)] // inlined so that the value is built in place, without a copy
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
-        Self::of_part(space, writer, range, usize::MAX).0
+        Self::of_part(space, writer, range, usize::MAX)
     }
 
-    /// A change like [`new`](Self::new), but of the first `most` entries of `range` only. If more entries are left, also
-    /// returns where the next one begins. The change ends there.
+    /// A change like [`new`](Self::new), but of the first `most` entries of `range` only. If more entries are left, the
+    /// change ends where the next one begins ([`next`](Self::next)).
     #[inline(always)] // as `new`
-    pub fn of_part(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange, most: usize) -> (Self, Option<u64>) {
+    pub fn of_part(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange, most: usize) -> Self {
         let mut update = Update {
             space,
             writer: None,
@@ -232,23 +234,29 @@ impl<'s, M: Machine> Update<'s, M> {
             last: None,
             following: None,
             previous: None,
+            next: None,
             row: Row::new(space, range),
         };
-        let next = update.mark_all(writer, range, most);
-        (update, next)
+        update.mark_all(writer, range, most);
+        update
+    }
+
+    /// Where the next entry begins, if the change covers only a part of its range.
+    pub fn next(&self) -> Option<u64> {
+        self.next
     }
 
     /// Marks the entries that overlap `range`, at most `most`. If more entries are left, ends the replaced range at the
-    /// next one, and returns where it begins.
-    fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange, most: usize) -> Option<u64> {
-        let (mut left, mut next) = (most, None);
+    /// next one.
+    fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange, most: usize) {
+        let mut left = most;
         // One descent in the tree finds all these entries.
         let (previous, mut entries) = writer.around(range.start);
         self.previous = previous;
         loop {
             match entries.next() {
                 Some(entry) if entry.range().start < range.end && left == 0 => {
-                    next = Some(entry.range().start);
+                    self.next = Some(entry.range().start);
                     self.row.range.end = entry.range().start;
                     self.following = Some(entry);
                     break;
@@ -269,7 +277,6 @@ impl<'s, M: Machine> Update<'s, M> {
         if self.first.is_some() && !mutant(Mutant::NoFenceAfterMark) {
             fence_full();
         }
-        next
     }
 
     /// Pushes the part before `range` of an entry that overlaps the start of `range`.
