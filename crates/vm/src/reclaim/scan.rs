@@ -216,18 +216,35 @@ impl Pageout {
 /// The number of pages that the reaper visits before a pass begins, and again while programs get no frames. (The reaper
 /// frees pages that no space can see.)
 pub(super) const SHADOWED: u64 = 4096;
+/// How often the reaper visits as many pages before a pass that can write pages begins.
+const REAPS: u32 = 8;
 
 impl<M: Machine> Reclaimer<M> {
     /// Pages out until the high marks are reached, or nothing is left to do. May sleep.
     pub(crate) fn pageout_pass(&'static self, may: &mut MaySleep) -> Pass {
-        self.reap_first(may);
+        self.reap_first(REAPS, may);
         self.pass(&mut self.pageout().hands.lock(), may)
     }
 
     /// First frees pages that no space can see any more, because they need no write. While programs get no frames,
-    /// frees all of these pages.
-    fn reap_first(&'static self, may: &mut MaySleep) {
-        while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
+    /// repeats this up to `most` times. Forks mark objects all the time, so the reaper may never find the last one.
+    fn reap_first(&'static self, most: u32, may: &mut MaySleep) {
+        for _ in 0..most {
+            if self.reap(SHADOWED, may) < SHADOWED || self.has_memory() {
+                return;
+            }
+            self.offer_to_administrators();
+        }
+    }
+
+    /// Wakes the administrator's threads that wait for memory, if some is free for them. Threads that end free frames
+    /// and wake no waiter, so a pass looks after these frames. Programs that may not use the reserve would only take
+    /// each other's frames, so they wait for a batch.
+    fn offer_to_administrators(&self) {
+        let asking = &self.pageout().asking;
+        if asking.is_urgent() && self.has_memory_for(true) {
+            asking.wake_urgent();
+        }
     }
 
     fn pass(&'static self, hands: &mut Hands, may: &mut MaySleep) -> Pass {
@@ -294,7 +311,7 @@ impl<M: Machine> Reclaimer<M> {
             });
             return !out && (self.has_memory() || !hopeless);
         }
-        self.reap_first(may);
+        self.reap_first(REAPS, may);
         let mut hands = p.hands.lock();
         // The previous holder of the lock ran a whole pass after this thread began to wait.
         if p.begun.load(Ordering::Acquire) > since {
@@ -367,7 +384,7 @@ impl<M: Machine> Reclaimer<M> {
     /// frames. Returns whether they can.
     fn search<'a>(&'static self, hands: impl FnOnce() -> Option<MutexGuard<'a, Hands>>, may: &mut MaySleep) -> bool {
         if !self.has_memory() {
-            self.reap_first(may);
+            self.reap_first(u32::MAX, may);
         }
         self.has_memory() || hands().is_some_and(|mut hands| self.take_kept(&mut hands)) && self.has_memory()
     }
@@ -579,12 +596,7 @@ impl<M: Machine> Scan<'_, M> {
 
     /// Isolates up to `share` pages of the next shard of `queue` in turn.
     fn take(&mut self, queue: Queue, share: usize) -> Option<Taken> {
-        // Other threads free frames, too, and only this pass looks after them. Programs that may not use the reserve
-        // would take each other's frames, so they wait for a batch.
-        let asking = &self.vm.pageout().asking;
-        if asking.is_urgent() && self.vm.has_memory_for(true) {
-            asking.wake_urgent();
-        }
+        self.vm.offer_to_administrators();
         let hand = match queue {
             Queue::Active => &mut self.hands.active,
             Queue::Inactive => &mut self.hands.inactive,
