@@ -1,12 +1,12 @@
-// Root's answers while one user has used up the machine: a fork bomb, processes that fill sockets, and a process that
-// takes all memory (uid 1000). Meanwhile root forks, executes and waits for a small program, twenty times a second. The
-// program must be process 1, because at its end it ends all other processes.
+// Root's answers while one user (uid 1000) uses up the machine. The user has a fork bomb, processes that fill sockets,
+// and a process that takes all memory. Meanwhile root forks, executes and waits for a small program, twenty times a
+// second. The program must be process 1, because at its end it ends all other processes.
 //
-//   --seconds S   how long (default 1)
-//   --bombs N     fork bombs (default 1)
-//   --floods N    processes that fill sockets (default 20)
-//   --hogs N      processes that take memory, one after the other (default 1)
-//   --most N      the longest that an answer may take, in milliseconds (default 1000)
+//   --seconds S   how long (default 1).
+//   --bombs N     fork bombs (default 1).
+//   --floods N    processes that fill sockets (default 20).
+//   --hogs N      processes that take memory, one after the other (default 1).
+//   --most N      the longest that an answer may take, in milliseconds (default 1000).
 //
 // Prints `answers N`, `worst_ms N`, and `checks_passed 1` where each answer came in time.
 #include "checks.h"

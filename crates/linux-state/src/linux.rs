@@ -24,7 +24,7 @@ use crate::system::log::Log;
 use crate::system::random::Random;
 use crate::system::settings::Settings;
 use crate::system::unknown::Unknown;
-use crate::system::unsupported::Logged;
+use crate::system::unsupported::{Logged, Unsupported};
 use crate::time::timer_file::TimerFiles;
 use crate::vdso::Vdso;
 use quire_heap::{Arc, Vec};
@@ -265,6 +265,14 @@ impl<M: Machine> Linux<M> {
             return Err(Errno::EAGAIN);
         }
         Ok(())
+    }
+
+    /// Logs that a program asks for an option that is not supported.
+    #[cold]
+    pub fn refuses_option(&self, option: Unsupported) {
+        if self.machine.verbose() && self.refused_options.first_time(option) {
+            self.machine.log(format_args!("{option} is not supported"));
+        }
     }
 
     /// The calling thread.

@@ -1,7 +1,5 @@
 //! Options and requests that Linux has and this kernel does not support. Each is logged once, if the log is verbose.
 
-use crate::linux::Linux;
-use crate::machine::Machine;
 use crate::system::option_names as names;
 use core::fmt;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -84,7 +82,7 @@ impl Logged {
     }
 
     /// Adds an option, and returns whether it was not in the set. A full set takes no more.
-    fn first_time(&self, option: Unsupported) -> bool {
+    pub(crate) fn first_time(&self, option: Unsupported) -> bool {
         let key = option.key();
         for place in &self.seen {
             match place.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
@@ -94,16 +92,6 @@ impl Logged {
             }
         }
         false
-    }
-}
-
-impl<M: Machine> Linux<M> {
-    /// Logs that a program asks for an option that is not supported.
-    #[cold]
-    pub fn refuses_option(&self, option: Unsupported) {
-        if self.machine.verbose() && self.refused_options.first_time(option) {
-            self.machine.log(format_args!("{option} is not supported"));
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::run_queue::{RunQueue, STRETCH};
 use super::share::{Share, User};
 use crate::irq::IrqLock;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::thread::{Current, Thread};
 use crate::timer::Wheel;
 use crate::watch::Watch;
@@ -204,6 +205,19 @@ impl<M: Machine> Scheduler<M> {
         }
         if here.waiting.load(Ordering::Relaxed) != 0 {
             self.end_stretch(here, &current, self.machine.ticks_to_ns(self.machine.ticks()));
+        }
+    }
+
+    /// Makes the CPU `id` compute again when its running thread must yield to waiting threads, because this time may
+    /// have changed.
+    pub(super) fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
+        if id == current_cpu() {
+            // Before the first thread runs, the caller may be the machine's initialization.
+            if !self.machine.current().is_null() {
+                self.limit_stretch(cpu);
+            }
+        } else if !mutant(Mutant::QueueWithoutKick) {
+            self.machine.kick(id);
         }
     }
 

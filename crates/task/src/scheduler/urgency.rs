@@ -1,14 +1,12 @@
 //! Changes of a thread's class and urgency (real-time priority), and of the bound on real-time threads.
 
-use super::cpu::{Cpu, Scheduler};
+use super::cpu::Scheduler;
 use super::realtime::Bound;
 use super::run_queue::Sorted;
 use crate::irq::Masked;
 use crate::machine::Machine;
-use crate::mutant::{Mutant, mutant};
 use crate::thread::{Class, Thread};
 use quire_sync::atomic::fence_full;
-use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
     /// Changes the class of `thread`, and whether its child threads [start with a reset class](Thread::class). A thread
@@ -47,19 +45,6 @@ impl<M: Machine> Scheduler<M> {
             drop(queue);
             self.end_turn_anew(target, home);
             return;
-        }
-    }
-
-    /// Makes the CPU `id` compute again when its running thread must yield to waiting threads, because this time may
-    /// have changed.
-    pub(super) fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
-        if id == current_cpu() {
-            // Before the first thread runs, the caller may be the machine's initialization.
-            if !self.machine.current().is_null() {
-                self.limit_stretch(cpu);
-            }
-        } else if !mutant(Mutant::QueueWithoutKick) {
-            self.machine.kick(id);
         }
     }
 

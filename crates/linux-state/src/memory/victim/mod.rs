@@ -18,7 +18,7 @@
 //!
 //! An exact count is slow: it walks the page tables of a process, and its object indexes if pages are in swap. So a
 //! process is counted exactly only if upper bounds from a few counters could make it the victim. Most processes of a
-//! fork bomb are alike, and the bounds do not tell them apart. So after [`WEIGHED`] exact counts, the peak number of
+//! fork bomb are alike, and no bound excludes them. So after [`WEIGHED`] exact counts, the peak number of
 //! resident pages is the bound. It may miss a process with more pages in swap than it ever had in memory at once, or
 //! with many page tables for few pages.
 //!
