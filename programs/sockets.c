@@ -630,9 +630,10 @@ static void a_receive_reports_the_rest(void) {
     CHECK(write(ends[1], "abcd", 4) == 4 && rest_after_a_byte(ends[0]) == -1, "a report without a request");
     CHECK(!setsockopt(ends[0], IPPROTO_TCP, TCP_INQ, &(int){1}, 4), "TCP_INQ");
     CHECK(rest_after_a_byte(ends[0]) == 2 && rest_after_a_byte(ends[0]) == 1 && !rest_after_a_byte(ends[0]), "the rest");
-    CHECK(!shutdown(ends[1], SHUT_WR), "shutdown");
+    CHECK(write(ends[1], "ef", 2) == 2 && !shutdown(ends[1], SHUT_WR), "shutdown");
     struct pollfd end = {ends[0], POLLRDHUP, 0};
-    CHECK(poll(&end, 1, 10000) == 1 && rest_after_a_byte(ends[0]) == 1, "the end of the stream counts as a byte");
+    CHECK(poll(&end, 1, 10000) == 1 && rest_after_a_byte(ends[0]) == 2, "the end of the stream counts as a byte");
+    CHECK(rest_after_a_byte(ends[0]) == 1 && rest_after_a_byte(ends[0]) == 1, "the end of the stream stays");
     close(ends[0]), close(ends[1]);
 }
 

@@ -29,6 +29,6 @@ same "dovecot's private directory" "700 root" stat -c '%a %U' /etc/dovecot/priva
 check "lighttpd's directories" sh -c 'for d in /run/lighttpd /var/cache/lighttpd/uploads; do [ "$(stat -c %U:%a $d)" = www-data:750 ] || exit 1; done'
 check "mosquitto" mosquitto -d -c /etc/mosquitto/mosquitto.conf
 publish() {
-    mosquitto_pub -r -t a -m got && timeout 20 mosquitto_sub -C 1 -t a
+    until_true 20 mosquitto_pub -r -t a -m got && timeout 20 mosquitto_sub -C 1 -t a
 }
 same "its message" "got" publish

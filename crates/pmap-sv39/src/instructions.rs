@@ -68,7 +68,8 @@ pub fn masked<R>(f: impl FnOnce() -> R) -> R {
     let on = interrupts_off();
     let result = f();
     if on {
-        // SAFETY: they were on before.
+        // SAFETY: interrupts were on when this function was called, so its caller handles them. `f` has returned, and
+        // nothing else relies on the mask.
         unsafe { interrupts_on() };
     }
     result

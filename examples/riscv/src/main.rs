@@ -191,7 +191,7 @@ fn store(at: u64, value: u64) -> bool {
 
 /// The stacks of the other CPUs.
 static STACKS: [[AtomicU64; 4096]; CPUS] = [const { [const { AtomicU64::new(0) }; 4096] }; CPUS];
-/// The number of CPUs that run, and the kernel's root that each loads first.
+/// The number of CPUs that run.
 static UP: AtomicUsize = AtomicUsize::new(1);
 /// The step that CPU 0 has reached, and the step that CPU 1 has reached.
 static STEP: AtomicU64 = AtomicU64::new(0);

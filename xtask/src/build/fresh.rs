@@ -2,8 +2,8 @@
 //!
 //! Cargo holds a lock on its directory for as long as it builds, and a second cargo waits for that lock before it looks
 //! whether it has anything to do. So a run of a fresh kernel could wait for minutes. This module looks first. After a
-//! build it keeps a digest of everything that the build read: the files that cargo lists, the manifests, and the
-//! settings. A kernel with an equal digest needs no cargo.
+//! build it keeps a digest of everything that the build read. That is the files that cargo lists, the manifests, and
+//! the settings. A kernel with an equal digest needs no cargo.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,8 @@ use sha2::{Digest as _, Sha256};
 /// Files of the repository's root that change a build, if they exist.
 const SETTINGS: [&str; 5] = ["Cargo.toml", "Cargo.lock", ".cargo/config.toml", "rust-toolchain.toml", "rust-toolchain"];
 /// The beginnings of the names of variables that change a build.
-const VARIABLES: [&str; 4] = ["RUST", "CARGO_PROFILE_", "CARGO_BUILD_", "CARGO_ENCODED_"];
+const VARIABLES: [&str; 6] =
+    ["RUST", "CARGO_PROFILE_", "CARGO_BUILD_", "CARGO_ENCODED_", "CARGO_TARGET_", "CARGO_INCREMENTAL"];
 /// The time by which a file's time may lag behind the clock, because the file system reads a coarser clock.
 const LAG: Duration = Duration::from_millis(50);
 

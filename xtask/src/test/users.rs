@@ -1,7 +1,9 @@
-//! How CPU time and memory are divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user may have a
-//! limited number of processes, or as many as the machine has ids. The shell must respond in time, and the bomb must
-//! end on command. With a flood of sockets and a memory hog beside the bomb, memory is out all the time, and root's
-//! programs must still end within a second (`programs/answers.c`). Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
+//! How CPU time and memory are divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user may
+//! have a limited number of processes, or as many as the machine has ids. The shell must respond in time, and the bomb
+//! must end on command. Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
+//!
+//! In further cases a flood of sockets and a memory hog run beside the bomb, and memory is out all the time. Root's
+//! programs must still end within a second (`programs/answers.c`). With swap the bomb is left out.
 //!
 //! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 

@@ -61,6 +61,14 @@ fn is_control(b: u8) -> bool {
     b < 32 || b == 127
 }
 
+/// The small letter for a capital of Latin-1, as Linux's kernel knows letters.
+fn lower(b: u8) -> u8 {
+    match b {
+        b'A'..=b'Z' | 0xc0..=0xd6 | 0xd8..=0xde => b + 32,
+        _ => b,
+    }
+}
+
 fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80
 }
@@ -162,9 +170,12 @@ impl Editor {
         let mut b = if s.input.contains(Input::STRIP) { byte & 0x7f } else { byte };
         let (local, c) = (s.local, &s.characters);
         if s.input.contains(Input::LOWER_CASE) && local.contains(Local::EXTENDED) {
-            b = b.to_ascii_lowercase();
+            b = lower(b);
         }
         if core::mem::take(&mut self.literal) {
+            if s.input.contains(Input::FLOW | Input::ANY_STARTS) {
+                self.stopped = false;
+            }
             self.insert(b, s);
             return None;
         }
@@ -546,8 +557,8 @@ mod tests {
     fn capitals_become_small_letters_if_the_input_is_extended() {
         let (mut e, mut s) = (Editor::new().unwrap(), Settings::default());
         s.input |= Input::LOWER_CASE;
-        type_all(&mut e, &s, b"AbC\xc9\n");
-        assert_eq!(read(&mut e, &s), b"abc\xc9\n");
+        type_all(&mut e, &s, b"AbC\xc9\xd7\n");
+        assert_eq!(read(&mut e, &s), b"abc\xe9\xd7\n");
         s.local -= Local::EXTENDED;
         type_all(&mut e, &s, b"AbC\n");
         assert_eq!(read(&mut e, &s), b"AbC\n");

@@ -9,7 +9,7 @@ use quire_vm::object::{ObjectRef, SlotFilter};
 use quire_vm::phys::frames::Frame;
 use quire_vm::phys::page::Page;
 use quire_vm::tlb::flush::{FlushSet, Obligation};
-use quire_vm::types::Queue;
+use quire_vm::types::{Pfn, Queue};
 use quire_vm::{DirectMap, Machine, PAGE_SIZE, Pmap, Table, VirtRange};
 use std::ops::Range;
 
@@ -82,6 +82,7 @@ pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
         }
         if let Some(va) = table.next_present(span.start, span.end) {
             assert!(table.get(va).is_some(), "{va:#x} is present, and has no leaf");
+            assert!(table.count_in(VirtRange { start: va, end: va + PAGE_SIZE }, Pfn(u64::MAX)) <= 1);
             let _racing = table.take_accessed(va);
         }
     }

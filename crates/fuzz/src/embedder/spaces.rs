@@ -265,7 +265,7 @@ fn look(p: &mut Player<'_>) {
             let _racing = (
                 space.peak_resident(),
                 space.holdings().total(),
-                space.most_holdings().total(),
+                (space.most_holdings().total(), space.resident_estimate()),
                 space.is_mapped(range),
             );
             let memory = space.structures();

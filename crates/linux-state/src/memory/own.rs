@@ -214,6 +214,11 @@ impl<M: Machine> Foreign<M> {
         self.0.most_holdings()
     }
 
+    /// The number of resident pages, read from a few counters.
+    pub fn resident_estimate(&self) -> u64 {
+        self.0.resident_estimate()
+    }
+
     /// The kernel memory that the space's data structures use.
     pub fn structures(&self) -> Structures {
         self.0.structures()

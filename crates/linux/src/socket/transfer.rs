@@ -371,10 +371,10 @@ fn store<M: Machine>(
     if let Ok(socket) = of(file)
         && socket.options().has(Flags::REPORT_REST)
     {
-        let rest = i32::try_from(socket.queued()?).unwrap_or(i32::MAX);
         // As on Linux, the end of the stream counts as a byte.
-        let ends = rest == 0 && matches!(socket.stage(), Stage::PeerFinished | Stage::Closed);
-        writer.put(ctx, (raw::SOL_TCP, raw::TCP_INQ), &(rest + i32::from(ends)).to_le_bytes())?;
+        let ends = matches!(socket.stage(), Stage::PeerFinished | Stage::Closed);
+        let rest = i32::try_from(socket.queued()?).unwrap_or(i32::MAX).saturating_add(i32::from(ends));
+        writer.put(ctx, (raw::SOL_TCP, raw::TCP_INQ), &rest.to_le_bytes())?;
     }
     if !got.ancillary.files.is_empty() {
         writer.files(ctx, core::mem::take(&mut got.ancillary.files), flags & raw::MSG_CMSG_CLOEXEC != 0)?;

@@ -1,6 +1,6 @@
 //! Changes to the files of a root: those that the tables of `tmpfiles.d` and the scripts of packages ask for.
 //!
-//! A change that the tree does not allow, for example a directory in the place of a file, is left out, as
+//! A change that the tree does not allow is left out, for example a directory in the place of a file.
 //! `systemd-tmpfiles` leaves it out after a message.
 
 use std::path::{Path, PathBuf};

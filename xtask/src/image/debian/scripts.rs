@@ -17,6 +17,8 @@ use crate::failure::Result;
 
 /// The most commands that the loops of one script may expand to.
 const MOST_COMMANDS: usize = 4096;
+/// The longest value of a variable, in bytes. A longer one counts as unknown.
+const LONGEST: usize = 64 << 10;
 /// The beginning of the names that stand for temporary files.
 const TEMPORARY: &str = "/temporary-file-of-a-script/";
 /// The commands that are read.
@@ -331,6 +333,9 @@ impl Reader {
                 // A default with variables of its own would need another reading.
                 (None, Some(usual)) if !usual.contains('$') => out.push_str(usual),
                 _ => return None,
+            }
+            if out.len() > LONGEST {
+                return None;
             }
             rest = left;
         }

@@ -18,9 +18,9 @@
 //!
 //! An exact count is slow: it walks the page tables of a process, and its object indexes if pages are in swap. So a
 //! process is counted exactly only if upper bounds from a few counters could make it the victim. Most processes of a
-//! fork bomb are alike, and no bound excludes them. So after [`WEIGHED`] exact counts, the peak number of
-//! resident pages is the bound. It may miss a process with more pages in swap than it ever had in memory at once, or
-//! with many page tables for few pages.
+//! fork bomb are alike, and no bound excludes them. So after [`WEIGHED`] exact counts, the peak number of resident pages
+//! is the bound. Such a bound may miss a process that had fewer pages in memory at once than it has in swap now. It may
+//! also miss one with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
@@ -342,7 +342,6 @@ impl<M: Machine> Linux<M> {
             }
             let Some(memory) = process.memory() else { continue };
             let shared = init_memory.as_ref().is_some_and(|theirs| memory.is_same(theirs));
-            drop(memory);
             if process.is_exiting() && !shared {
                 // This process already ends and frees its memory, so no other process has to end.
                 return Some(Choice { process, points: i64::MAX, held: Held::default(), user: None });
@@ -351,7 +350,10 @@ impl<M: Machine> Linux<M> {
                 let Some(most) = process.most_held(weighed >= WEIGHED) else { continue };
                 match process.points(most) {
                     Some(points) if points <= best.points => {
-                        users.add(process.real_user(), most.memory.resident + most.files, points);
+                        // The bounds may be those of earlier times. The sums by user are of the present.
+                        let resident = memory.resident_estimate();
+                        let held = Held { memory: Holdings { resident, ..Holdings::default() }, ..most };
+                        users.add(process.real_user(), held.total(), process.points(held).unwrap_or(0));
                         continue;
                     }
                     Some(_) => {}
@@ -361,6 +363,7 @@ impl<M: Machine> Linux<M> {
                     }
                 }
             }
+            drop(memory);
             weighed += 1;
             let Some((points, held)) = process.badness() else {
                 alone &= shared;

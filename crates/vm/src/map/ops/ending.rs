@@ -9,7 +9,7 @@ use crate::map::update::PART;
 use crate::testing::{Boot, TestMachine, page};
 use crate::tests::{anonymous, load, range, store, system};
 use crate::types::Prot;
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 /// The number of mappings: several parts, and not a multiple of them.
 const MANY: u64 = 4 * PART as u64 + 3;

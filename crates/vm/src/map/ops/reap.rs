@@ -91,6 +91,12 @@ impl<M: Machine> Space<M> {
         Holdings { resident, swapped: (swap.total() - swap.free().min(swap.total())).min(mapped), tables: resident }
     }
 
+    /// The number of resident pages, read from a few counters. If the page tables were dropped, an upper bound.
+    pub fn resident_estimate(&self) -> u64 {
+        let most = || self.peak_resident().min(self.mapped() / PAGE_SIZE);
+        if self.were_tables_dropped() { most() } else { self.pmap().counted_pages(self.vm()).unwrap_or_else(most) }
+    }
+
     /// Pages of private memory in `range` that are in swap, counted as [`holdings`](Self::holdings) counts them.
     pub fn swapped_in(&self, range: VirtRange) -> u64 {
         let mut swapped = 0;
