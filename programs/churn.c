@@ -49,7 +49,8 @@ static bool done(bool ok, const char *call) {
 
 static bool fresh(struct range r) {
     void *to = at(r.start);
-    if (!done(mmap(to, r.len * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+    if (!done(mmap(to, r.len * PAGE, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
                    0) == to, "mmap")) return false;
     set(r, WRITABLE);
     clear(r);

@@ -629,7 +629,7 @@ static void a_receive_reports_the_rest(void) {
     connected(ends);
     CHECK(write(ends[1], "abcd", 4) == 4 && rest_after_a_byte(ends[0]) == -1, "a report without a request");
     CHECK(!setsockopt(ends[0], IPPROTO_TCP, TCP_INQ, &(int){1}, 4), "TCP_INQ");
-    CHECK(rest_after_a_byte(ends[0]) == 2 && rest_after_a_byte(ends[0]) == 1 && !rest_after_a_byte(ends[0]), "the rest");
+    for (int rest = 2; rest >= 0; rest--) CHECK(rest_after_a_byte(ends[0]) == rest, "the rest is not %d", rest);
     CHECK(write(ends[1], "ef", 2) == 2 && !shutdown(ends[1], SHUT_WR), "shutdown");
     struct pollfd end = {ends[0], POLLRDHUP, 0};
     CHECK(poll(&end, 1, 10000) == 1 && rest_after_a_byte(ends[0]) == 2, "the end of the stream counts as a byte");

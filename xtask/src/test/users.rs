@@ -1,6 +1,6 @@
-//! How CPU time and memory are divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user may
-//! have a limited number of processes, or as many as the machine has ids. The shell must respond in time, and the bomb
-//! must end on command. Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
+//! How CPU time and memory are divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user
+//! may have a limited number of processes, or as many as the machine has ids. The shell must respond in time, and the
+//! bomb must end on command. Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
 //!
 //! In further cases a flood of sockets and a memory hog run beside the bomb, and memory is out all the time. Root's
 //! programs must still end within a second (`programs/answers.c`). With swap the bomb is left out.

@@ -127,7 +127,9 @@ mod tests {
     proptest::proptest! {
         /// Any words are read or left out, and each path is absolute.
         #[test]
-        fn any_words_are_read(line in "(install|mkdir|chown|ln|cp|ucf|dpkg-statoverride)( [-a-z0-9=/.\u{e9}]{0,6}){0,6}") {
+        fn any_words_are_read(
+                line in "(install|mkdir|chown|ln|cp|ucf|dpkg-statoverride)( [-a-z0-9=/.\u{e9}]{0,6}){0,6}",
+            ) {
             proptest::prop_assert!(of(&line).iter().all(|a| a.path.is_absolute()));
         }
     }

@@ -98,8 +98,8 @@ const SNAKE_OIL: [&str; 3] = [
     "/etc/ssl/private/ssl-cert-snakeoil.key",
 ];
 
-/// Adds the certificate that the host signs itself, and its key, where the package `ssl-cert` is in the tree. The host's
-/// openssl makes both once, into the cache. A host without openssl makes none, and servers with TLS then say so.
+/// Adds the certificate that the host signs itself, and its key, where the package `ssl-cert` is in the tree. The
+/// host's openssl makes both once, into the cache. A host without openssl makes none, and servers with TLS then say so.
 pub fn certificate(tree: &mut Tree, places: &Places, accounts: &Accounts) -> Result<()> {
     let [template, certificate, key] = SNAKE_OIL;
     if !tree.has(template) || tree.has(certificate) {

@@ -291,7 +291,8 @@ mod tests {
     #[test]
     fn a_choice_is_kept_with_its_sizes() {
         let uris = "Reading package lists...\nThe following NEW packages will be installed:\n  a b\n\
-                    'http://h/a_1%3a2-1_amd64.deb' a_1%3a2-1_amd64.deb 1200000 MD5Sum:x\n'http://h/b' b_1_all.deb 5 SHA256:y\n\
+                    'http://h/a_1%3a2-1_amd64.deb' a_1%3a2-1_amd64.deb 1200000 MD5Sum:x\n\
+                    'http://h/b' b_1_all.deb 5 SHA256:y\n\
                     'http://h/c' c_1_all.deb many\n";
         let chosen = addresses(uris);
         assert_eq!(chosen, [("a_1%3a2-1_amd64".to_owned(), 1_200_000), ("b_1_all".to_owned(), 5)]);
@@ -305,7 +306,8 @@ mod tests {
     fn apts_own_lines_explain_a_refusal() {
         let noise = "Reading package lists...\nBuilding dependency tree...\n";
         let virtual_package = format!(
-            "{noise}Package mail-transport-agent is a virtual package provided by:\n  postfix 3.7.11\n  dma 0.13-1+b1\n\n"
+            "{noise}Package mail-transport-agent is a virtual package provided by:\n  \
+             postfix 3.7.11\n  dma 0.13-1+b1\n\n"
         );
         let why = refusal(&virtual_package, "E: Package 'mail-transport-agent' has no installation candidate\n");
         assert_eq!(

@@ -1,5 +1,5 @@
-//! The modules and sites of servers that packages enable: apache's and PHP's. Their commands are scripts that make links
-//! in directories, and here the links are made.
+//! The modules and sites of servers that packages enable: apache's and PHP's. Their commands are scripts that make
+//! links in directories, and here the links are made.
 
 use std::collections::HashSet;
 

@@ -428,15 +428,19 @@ mod tests {
         // From memcached, dbus and varnish of Debian 12. An apostrophe in a text must not hide what follows.
         let text = "cat <<EOF\nit's a text: adduser --system no\nEOF\n\
                     GROUP=\"memcache\"\nDATADIR=\"/nonexistent\"\ncase \"$1\" in\nconfigure)\n\
-                    \tif ! getent passwd $USER >/dev/null ; then\n\t  adduser \\\n\t    --system \\\n\t    --disabled-login \\\n\
+                    \tif ! getent passwd $USER >/dev/null ; then\n\
+                    \t  adduser \\\n\t    --system \\\n\t    --disabled-login \\\n\
                     \t    --ingroup $GROUP \\\n\t    --home $DATADIR \\\n\t    --no-create-home \\\n\
-                    \t    --gecos \"Memcached\" \\\n\t    --shell /bin/false \\\n\t    memcache  >/dev/null\n\tfi\n;;\nesac\n\
+                    \t    --gecos \"Memcached\" \\\n\t    --shell /bin/false \\\n\t    memcache  >/dev/null\n\
+                    \tfi\n;;\nesac\n\
                     in_sysroot () {\n  if [ -z \"${DPKG_ROOT:-}\" ]; then\n    \"$@\"\n  fi\n}\n\
                     MESSAGEUSER=messagebus\nin_sysroot adduser --system \\\n  --quiet \\\n  --home /nonexistent \\\n\
                     \x20 --no-create-home \\\n  --group \"$MESSAGEUSER\"\n\
-                    add() {\n  local who=\"$1\"\n  adduser --system --home \"${2:-/srv/$who}\" --no-create-home --ingroup nogroup \"$who\"\n}\n\
+                    add() {\n  local who=\"$1\"\n\
+                    \x20 adduser --system --home \"${2:-/srv/$who}\" --no-create-home --ingroup nogroup \"$who\"\n}\n\
                     add vcache /nonexistent\nadd other /run/other\n\
-                    useradd -r -M -d /run/u -s /bin/sh -G a,b u\nusermod -a -G ssl-cert u\ngpasswd -a u tty >/dev/null\n\
+                    useradd -r -M -d /run/u -s /bin/sh -G a,b u\nusermod -a -G ssl-cert u\n\
+                    gpasswd -a u tty >/dev/null\n\
                     addgroup u adm\nadduser --system --no-create-home --home $nowhere lost\n";
         let expected = [
             user("memcache", Some("memcache"), "/nonexistent", Some("/bin/false")),
@@ -464,11 +468,13 @@ mod tests {
     fn configurations_are_copied_also_by_way_of_a_temporary_file() {
         // From php8.2-common, openssh-server and dovecot-core of Debian 12.
         let text = "new_config=\ncleanup() {\n  if [ \"$new_config\" ]; then\n    rm -f \"$new_config\"\n  fi\n}\n\
-                    create_sshdconfig() {\n  new_config=\"$(mktemp)\"\n  cp -aZ /usr/share/openssh/sshd_config \"$new_config\"\n\
+                    create_sshdconfig() {\n  new_config=\"$(mktemp)\"\n\
+                    \x20 cp -aZ /usr/share/openssh/sshd_config \"$new_config\"\n\
                     \x20 sed -i 's/^#*PermitRootLogin .*/PermitRootLogin yes/' \\\n    \"$new_config\"\n\
                     \x20 ucf --three-way --debconf-ok \\\n    --sum-file /usr/share/openssh/sshd_config.md5sum \\\n\
                     \x20   \"$new_config\" /etc/ssh/sshd_config\n  ucfr openssh-server /etc/ssh/sshd_config\n}\n\
-                    inidir=/etc/php/8.2/mods-available\nfor dsoname in calendar \\\n  pdo; do\n  inifile=${dsoname}.ini\n\
+                    inidir=/etc/php/8.2/mods-available\nfor dsoname in calendar \\\n  pdo; do\n\
+                    \x20 inifile=${dsoname}.ini\n\
                     \x20 ucf /usr/share/php8.2-common/common/${inifile} ${inidir}/${inifile}\n\
                     \x20 php_invoke enmod 8.2 ALL ${dsoname}\ndone\n\
                     cd /etc/postfix\n[ -f master.cf ] || cp /usr/share/postfix/master.cf.dist master.cf\ncd $unknown\n\

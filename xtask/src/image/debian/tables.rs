@@ -1,5 +1,5 @@
-//! The tables of `sysusers.d` and `tmpfiles.d`, in which packages list their users, directories and files. systemd reads
-//! them at each start. No systemd runs in the guest, so they are read here.
+//! The tables of `sysusers.d` and `tmpfiles.d`, in which packages list their users, directories and files. systemd
+//! reads them at each start. No systemd runs in the guest, so they are read here.
 
 use std::{
     collections::{BTreeMap, HashSet},

@@ -92,7 +92,8 @@ mod tests {
             of_unit("[Unit]\nRuntimeDirectory=no\n[Service]\nRuntimeDirectory=sshd\nRuntimeDirectoryMode=0750\n");
         assert_eq!((sshd.len(), sshd[0].path.to_str(), sshd[0].bits), (1, Some("/run/sshd"), Some(Bits::of(0o750))));
         let text = "[Service]\nUser=someone\nLogsDirectory=a b/c ../bad\nStateDirectory=x:link\n\
-                    ExecStartPre=-/bin/mkdir -m 740 \\\n  -p /run/mosquitto\nExecStartPre=/bin/chown mosquitto /run/mosquitto\n\
+                    ExecStartPre=-/bin/mkdir -m 740 \\\n  -p /run/mosquitto\n\
+                    ExecStartPre=/bin/chown mosquitto /run/mosquitto\n\
                     ExecStartPre=/usr/bin/install -Z -m 02755 -o debian-tor -g debian-tor -d /run/tor\n\
                     ExecStartPre=/bin/mkdir /run/%i /run/$NAME\nExecStartPre=/usr/sbin/sshd -t\n";
         let all = of_unit(text);
@@ -105,7 +106,12 @@ mod tests {
     proptest::proptest! {
         /// Any unit is read, and its directories are absolute.
         #[test]
-        fn any_unit_is_read(lines in proptest::collection::vec("(\\[Service\\]|(StateDirectory|User|ExecStartPre)=[-a-z/:%$. \\\\]{0,20})", 0..12)) {
+        fn any_unit_is_read(
+            lines in proptest::collection::vec(
+                "(\\[Service\\]|(StateDirectory|User|ExecStartPre)=[-a-z/:%$. \\\\]{0,20})",
+                0..12,
+            ),
+        ) {
             proptest::prop_assert!(of_unit(&lines.join("\n")).iter().all(|a| a.path.is_absolute()));
         }
     }

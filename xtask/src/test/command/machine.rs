@@ -233,7 +233,8 @@ pub(super) fn debugger(bench: &Bench) -> Result<(), String> {
     Err(format!("gdb said: {said}\n{}", done.stderr))
 }
 
-/// A program that asks twice for options that no kernel of this project supports, and for supported ones in a wrong way.
+/// A program that asks twice for options that no kernel of this project supports, and for supported ones in a wrong
+/// way.
 const OPTIONS: &str = "
 #include <netinet/in.h>
 #include <netinet/tcp.h>
