@@ -161,9 +161,13 @@ impl<M: Machine> Scheduler<M> {
             if thread.home() != home && !mutant(Mutant::HastenAtOldHome) {
                 continue;
             }
+            if !waits {
+                return;
+            }
+            // The thread waits here, so its user is alive.
             let share = self.share_on(target, thread, home);
             let user = thread.user();
-            if !waits || user.is_null() || ptr::eq(user, &self.ending) || share.len() < CROWD {
+            if user.is_null() || ptr::eq(user, &self.ending) || share.len() < CROWD {
                 return;
             }
             // SAFETY: the thread's list was read before its home, and the lock of its home's queue is held. So it waits
@@ -173,7 +177,8 @@ impl<M: Machine> Scheduler<M> {
             // CPUs from its share. Its charge keeps its previous user alive.
             unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
             let now = || self.machine.ticks_to_ns(self.machine.ticks());
-            queue.push(thread, self.share_on(target, thread, home), Join::Front, now);
+            let join = if thread.has_slice() { Join::Front } else { Join::Back };
+            queue.push(thread, self.share_on(target, thread, home), join, now);
             self.note(target, home, &queue);
             drop(queue);
             self.end_turn_anew(target, home);

@@ -21,6 +21,15 @@ use crate::phys::page::{Page, State};
 use crate::sleep::MaySleep;
 use core::ops::Range;
 
+/// The treatment of dirty pages that a thread holds, in a write-back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// It waits until they are released.
+    Awaited,
+    /// It leaves them dirty.
+    Skipped,
+}
+
 /// The reason why a step of the walk ended. The walk continues at the page that it names.
 enum WalkEnd {
     /// The range has no more dirty pages.
@@ -52,7 +61,7 @@ impl<M: Machine> Object<M> {
     fn make_clean(&self, may: &mut MaySleep) -> Result<(), PagerError> {
         // Removed pages may be counted still.
         self.recount_dirty(may);
-        if self.may_dirty() {
+        if self.may_dirty() || self.has_no_dirty() {
             return Ok(());
         }
         if !self.is_written_back() {
@@ -61,11 +70,13 @@ impl<M: Machine> Object<M> {
         let own = ObjectRef::of(self, &may.pin(self.vm().epoch()));
         // An object that is being torn down has no pages to write.
         if let Some(own) = own {
-            own.start_writes(0..KEYS, may);
+            // The calling thread may hold a page of the object, whose bytes it copies to or from a mapping.
+            own.start_writes(0..KEYS, Held::Skipped, may);
             own.wait_for_writes(0..KEYS, may)?;
         }
         self.recount_dirty(may);
-        if self.may_dirty() { Ok(()) } else { Err(PagerError::TooManyDirty) }
+        // Other objects may have used up the limit. An object without dirty pages may still have one.
+        if self.may_dirty() || self.has_no_dirty() { Ok(()) } else { Err(PagerError::TooManyDirty) }
     }
 }
 
@@ -85,12 +96,12 @@ impl<M: Machine> ObjectRef<M> {
     /// writes it started. May sleep.
     pub(crate) fn start_write_back(&self, pages: Range<u64>) -> u64 {
         match self.is_written_back() {
-            true => self.start_writes(pages.start..pages.end.min(KEYS), &mut MaySleep::here()),
+            true => self.start_writes(pages.start..pages.end.min(KEYS), Held::Awaited, &mut MaySleep::here()),
             false => 0,
         }
     }
 
-    fn start_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> u64 {
+    fn start_writes(&self, pages: Range<u64>, held: Held, may: &mut MaySleep) -> u64 {
         let vm = self.vm();
         let mut range = self.range(pages, SlotFilter::PAGES | SlotFilter::DIRTY_ONLY);
         let mut written = 0;
@@ -125,6 +136,10 @@ impl<M: Machine> ObjectRef<M> {
                 }
             }
             let Some(next) = next else { return written };
+            if held == Held::Skipped && matches!(wait, WalkEnd::Held(_)) {
+                range.resume_at(next + 1);
+                continue;
+            }
             range.resume_at(next);
             match wait {
                 WalkEnd::Done | WalkEnd::Cluster => {}

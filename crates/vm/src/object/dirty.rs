@@ -4,7 +4,7 @@
 //! An object may have as many dirty pages as the system may still have (the dynamic threshold of Choudhury and Hahne,
 //! 1998). One object gets half of [`Config::dirty`](crate::Config::dirty), and N objects that are never written get
 //! N/(N+1) of it. Before it dirties a page beyond that, a thread writes its own object's pages
-//! ([`wait_to_dirty`](crate::content)).
+//! ([`wait_to_dirty`](crate::content)). Each object may have one dirty page, whatever others have.
 //!
 //! A page is counted when it becomes dirty, until its write has succeeded. A page that is removed while it is dirty
 //! stays counted until the object reaches its limit, and its pages are counted again.
@@ -33,6 +33,11 @@ impl<M: Machine> Object<M> {
     pub(crate) fn may_dirty(&self) -> bool {
         let all = &self.vm.dirty;
         self.own.dirty.load(Ordering::Relaxed) < all.most.saturating_sub(all.count.load(Ordering::Relaxed))
+    }
+
+    /// Whether no page of the object counts as dirty.
+    pub(crate) fn has_no_dirty(&self) -> bool {
+        self.own.dirty.load(Ordering::Relaxed) == 0
     }
 
     /// Counts a page that has become dirty.

@@ -98,6 +98,8 @@ impl<M: Machine> PageIn<M> {
     /// another thread reads the page first.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
+            // A thread that must end does not read again, and does not wait for the request that goes on.
+            Read::Failed(_, PagerError::Cancelled) => Err(PagerError::Cancelled.into()),
             // The pager does not report which page failed, so the page is read again alone.
             Read::Failed(pages, _) if pages > 1 => self.read(1, may)?.result(),
             read => read.result(),

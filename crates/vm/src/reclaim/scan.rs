@@ -218,6 +218,8 @@ impl Pageout {
 pub(super) const SHADOWED: u64 = 4096;
 /// How often the reaper visits as many pages before a pass that can write pages begins.
 const REAPS: u32 = 8;
+/// The same where no page can be written. These are more pages than a search finds unless objects are marked meanwhile.
+const MOST_REAPS: u32 = 1024;
 
 impl<M: Machine> Reclaimer<M> {
     /// Pages out until the high marks are reached, or nothing is left to do. May sleep.
@@ -340,18 +342,26 @@ impl<M: Machine> Reclaimer<M> {
         let p = self.pageout();
         if self.is_administrator() {
             let alone = p.reaps.try_lock();
-            return self.search(|| if alone.is_some() { Some(p.hands.lock()) } else { p.hands.try_lock() }, may);
+            let found = self.search(|| if alone.is_some() { Some(p.hands.lock()) } else { p.hands.try_lock() }, may);
+            if alone.is_some() {
+                drop(alone);
+                p.reap_waits.wake_all();
+            }
+            return found;
         }
         let before = p.reaped.load(Ordering::Acquire);
         // The first of the two searches began before this thread came.
         let is_over = || {
             p.reaped.load(Ordering::Acquire).wrapping_sub(before) >= 2
                 || self.has_memory()
+                || self.can_page_out()
                 || self.machine().is_ending()
         };
+        // If pages can be written by now, the thread tries again, and waits for a pass.
+        let goes_on = || self.has_memory() || self.can_page_out();
         if p.daemon.load(Ordering::Acquire) {
             p.asking.wait(may, false, || is_over() || !p.daemon.load(Ordering::Acquire));
-            return self.has_memory();
+            return goes_on();
         }
         let mut searches = p.reaps.try_lock();
         if searches.is_none() {
@@ -362,7 +372,7 @@ impl<M: Machine> Reclaimer<M> {
                 }
             });
         }
-        let Some(one) = searches else { return self.has_memory() };
+        let Some(one) = searches else { return goes_on() };
         let found = self.search(|| Some(p.hands.lock()), may);
         p.reaped.fetch_add(1, Ordering::AcqRel);
         drop(one);
@@ -377,6 +387,7 @@ impl<M: Machine> Reclaimer<M> {
         self.search(|| Some(p.hands.lock()), may);
         p.reaped.fetch_add(1, Ordering::AcqRel);
         drop(one);
+        p.reap_waits.wake_all();
         p.asking.pass_is_over();
     }
 
@@ -384,7 +395,7 @@ impl<M: Machine> Reclaimer<M> {
     /// frames. Returns whether they can.
     fn search<'a>(&'static self, hands: impl FnOnce() -> Option<MutexGuard<'a, Hands>>, may: &mut MaySleep) -> bool {
         if !self.has_memory() {
-            self.reap_first(u32::MAX, may);
+            self.reap_first(MOST_REAPS, may);
         }
         self.has_memory() || hands().is_some_and(|mut hands| self.take_kept(&mut hands)) && self.has_memory()
     }

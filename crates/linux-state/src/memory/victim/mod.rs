@@ -76,8 +76,11 @@ impl<M: Machine> Process<M> {
     /// Upper bounds of the memory that the process holds, read from counters. `rough` says that only the peak number of
     /// resident pages counts. `None` if the process holds no memory.
     fn most_held(&self, rough: bool) -> Option<Held> {
-        let most = self.memory()?.most_holdings();
-        let memory = if rough { Holdings { resident: most.resident, ..Holdings::default() } } else { most };
+        let memory = self.memory()?;
+        let memory = match rough {
+            true => Holdings { resident: memory.peak_resident(), ..Holdings::default() },
+            false => memory.most_holdings(),
+        };
         Some(Held { memory, files: self.held_by_files() / PAGE_SIZE })
     }
 

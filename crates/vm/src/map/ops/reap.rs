@@ -86,7 +86,8 @@ impl<M: Machine> Space<M> {
     /// page. Reads neither page tables nor objects.
     pub fn most_holdings(&self) -> Holdings {
         let mapped = self.mapped() / PAGE_SIZE;
-        let resident = self.peak_resident().min(mapped);
+        // Where page tables were dropped, pages count that may never have had a leaf here.
+        let resident = if self.lost_leaves() { mapped } else { self.peak_resident().min(mapped) };
         let swap = self.vm().swap();
         Holdings { resident, swapped: (swap.total() - swap.free().min(swap.total())).min(mapped), tables: resident }
     }

@@ -224,9 +224,9 @@ impl<M: Machine> Space<M> {
                 let Some(entry) = self.arenas.next_in(rest, &pin) else { return Err(MapError::NotMapped) };
                 let Some(part) = entry.range().intersect(&rest) else { return Err(MapError::NotMapped) };
                 // A shared mapping has one layer. Most objects are never written back, so no reference to them is
-                // acquired.
+                // acquired. Their pagers are not asked here, because only a reference keeps a pager.
                 let front = Some(entry.front()).filter(|_| entry.shared());
-                let shown = front.and_then(|b| Some((b.object().filter(|o| o.is_written_back())?, b.key(part.start))));
+                let shown = front.and_then(|b| Some((b.object().filter(|o| !o.holes_are_zero())?, b.key(part.start))));
                 (part, shown.and_then(|(o, first)| Some((ObjectRef::of(o, &pin)?, first))))
             };
             if part.start > at {

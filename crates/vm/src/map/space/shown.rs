@@ -166,6 +166,11 @@ impl<M: Machine> Space<M> {
         all
     }
 
+    /// Whether any private page may lack a leaf, because page tables were dropped or layers of a child were merged.
+    pub(in crate::map) fn lost_leaves(&self) -> bool {
+        self.lacks_leaves.load(Ordering::Relaxed) & ANY != 0
+    }
+
     /// Called before leaves are removed and pages may go.
     #[inline]
     pub(in crate::map) fn note_removal(&self) {
