@@ -105,6 +105,10 @@ events! {
     TablesDropped = "pagetables_dropped",
     /// Pages that the first fault after a drop of page tables mapped.
     FaultAll = "pgfault_all",
+    /// References to objects that threads and requests took beside handles and mappings.
+    ObjectKept = "object_kept",
+    /// Such references that were given up.
+    ObjectReleased = "object_released",
     /// Address spaces forked.
     Fork = "fork",
     /// Items that the consistency checker visited.

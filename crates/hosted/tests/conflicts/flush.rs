@@ -20,7 +20,7 @@ fn takes(record: &Record) -> usize {
 
 #[test]
 fn no_queue_is_locked_during_a_walk_of_mappings() {
-    let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() }).unwrap();
+    let vm = Hosted::boot(Settings { cpus: 1, frames: 8 * PAGES, check: Level::Never, ..Settings::default() }).unwrap();
     let _cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
     // SAFETY: the memory is leaked, so nothing else uses it.

@@ -703,7 +703,11 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     fn inherit(&self, vm: &'static Physical<M>, parent: &Self, most: u64) {
-        let pages = Pmap::<M>::counted_pages(parent, vm).unwrap_or(0).min(most);
+        // Pages that other CPUs have not reported are left out, because a fork shares no line with their faults.
+        let pages = {
+            let pinned = preempt_off();
+            parent.residency.resident(vm.machine().mmu().cpu(pinned.cpu()).unreported(parent.id)).min(most)
+        };
         if pages != 0 {
             self.inherits.store(true, Ordering::Relaxed);
             self.residency.add_resident(pages.cast_signed());

@@ -49,7 +49,7 @@ impl<M: Machine> Objects<M> {
             let mut left = self.reaper().lists.of(list).lock().len;
             while left > 0 && seen < budget {
                 left -= 1;
-                let _keeps = self.keepers.count();
+                let _keeps = self.count_kept();
                 let Some(object) = self.reaper().take(list, &may.pin(self.epoch())) else { break };
                 // SAFETY: `take` counted a reference, which only the `unref` after the sweep drops.
                 seen += sweep(unsafe { object.as_ref() }, budget - seen, may);

@@ -2,54 +2,47 @@
 
 use super::Object;
 use crate::machine::Machine;
+use crate::object::Objects;
 use crate::sleep::MaySleep;
+use crate::stats::Event;
 use core::ptr::NonNull;
-use quire_sync::WaitQueue;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{Ordering, fence};
 use quire_sync::epoch::Pinned;
 
-/// The number of objects that threads and requests keep beside their handles and mappings. The last handle may go while
-/// pageout keeps an object, and then pageout tears the object down.
-pub(crate) struct Keepers {
-    count: AtomicU64,
-    /// The number of threads that wait until the count is zero.
-    waiting: AtomicU64,
-    waits: WaitQueue,
-}
-
-impl Keepers {
-    pub fn new() -> Keepers {
-        Keepers { count: AtomicU64::new(0), waiting: AtomicU64::new(0), waits: WaitQueue::new() }
-    }
-
-    /// Counts a reference until the result is dropped, which must happen after the reference is given up.
-    pub fn count(&self) -> Keeping<'_> {
-        // The models of pageout do not wait for keepers. The counts would multiply their runs.
+impl<M: Machine> Objects<M> {
+    /// Counts a reference that a thread or a request keeps beside an object's handles and mappings, until the result is
+    /// dropped. That must happen after the reference is given up. The counts are events of each CPU, so no line is
+    /// shared.
+    pub(crate) fn count_kept(&self) -> Keeping<'_, M> {
+        // The models of pageout do not wait for such references. The counts would multiply their runs.
         if cfg!(not(any(loom, shuttle))) {
-            self.count.fetch_add(1, Ordering::SeqCst);
+            self.stats().count(Event::ObjectKept);
         }
         Keeping(self)
     }
 
-    /// Waits until no object is kept. The keeper lowers the count, then reads the number of waiting threads. The waiting
-    /// thread raises its number, then reads the count. So one of the two sees the other.
-    pub fn wait(&self, may: &mut MaySleep) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        may.sleep_on(&self.waits, || self.count.load(Ordering::SeqCst) == 0);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    /// Waits until no object is kept. The last handle of an object may go while pageout keeps the object, and then
+    /// pageout tears it down.
+    pub(crate) fn wait_for_kept(&self, may: &mut MaySleep) {
+        // All ends are read before the beginnings. So equal sums mean that no object was kept in between.
+        let none = || {
+            let ended = self.stats().total(Event::ObjectReleased);
+            fence(Ordering::Acquire);
+            self.stats().total(Event::ObjectKept) == ended
+        };
+        may.sleep_until(none);
     }
 }
 
 /// A counted reference.
-pub(crate) struct Keeping<'k>(&'k Keepers);
+pub(crate) struct Keeping<'k, M: Machine>(&'k Objects<M>);
 
-impl Drop for Keeping<'_> {
+impl<M: Machine> Drop for Keeping<'_, M> {
     fn drop(&mut self) {
-        if cfg!(not(any(loom, shuttle)))
-            && self.0.count.fetch_sub(1, Ordering::SeqCst) == 1
-            && self.0.waiting.load(Ordering::SeqCst) != 0
-        {
-            self.0.waits.wake_all();
+        if cfg!(not(any(loom, shuttle))) {
+            // The work under the reference comes before its end.
+            fence(Ordering::Release);
+            self.0.stats().count(Event::ObjectReleased);
         }
     }
 }
@@ -62,7 +55,7 @@ impl<M: Machine> KeptObject<M> {
     pub fn new(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         object.try_ref(pin).then(|| {
             // `drop` ends the count.
-            core::mem::forget(object.vm().keepers.count());
+            core::mem::forget(object.vm().count_kept());
             KeptObject(NonNull::from(object))
         })
     }
@@ -88,7 +81,7 @@ impl<M: Machine> KeptObject<M> {
 impl<M: Machine> Drop for KeptObject<M> {
     fn drop(&mut self) {
         let vm = self.object().vm();
-        let _counted = Keeping(&vm.keepers);
+        let _counted = Keeping(vm);
         // SAFETY: this value has one reference of its own, and nothing uses the object through it after `drop`.
         unsafe { Object::unref(vm, self.0) }
     }

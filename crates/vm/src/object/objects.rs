@@ -1,6 +1,5 @@
 //! The second *storey* (nested value) of a memory system: objects with their swap, I/O of pagers and reaper.
 
-use super::kept::Keepers;
 use super::reap_list::Reaper;
 use super::{DirtyPages, ObjectMemory};
 use crate::error::{FaultError, OutOfMemory};
@@ -23,8 +22,6 @@ pub struct Objects<M: Machine> {
     pub(crate) object_memory: ObjectMemory<M>,
     pub(crate) reaper: Reaper<M>,
     pub(crate) io: Io,
-    /// The references that keep objects while threads sleep.
-    pub(crate) keepers: Keepers,
     pub(crate) swap: Swap,
     /// The dirty pages of files whose pagers have pages elsewhere.
     pub(crate) dirty: DirtyPages,
@@ -57,7 +54,6 @@ impl<M: Machine> Objects<M> {
             object_memory: ObjectMemory::new(boot),
             reaper: Reaper::new(boot),
             io: Io::new(boot),
-            keepers: Keepers::new(),
             swap: Swap::new(),
             dirty: DirtyPages::new(most),
             ghosts: Ghosts::new(&mut |n| boot.slice(n, || AtomicU64::new(0)), blocks, cpus, managed),

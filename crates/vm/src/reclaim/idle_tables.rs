@@ -95,7 +95,7 @@ impl<M: Machine> Reclaimer<M> {
             self.finish_io(may);
             while self.reap(SHADOWED, may) >= SHADOWED {}
             self.epoch().drain();
-            self.keepers.wait(may);
+            self.wait_for_kept(may);
             self.epoch().drain();
         }
         self.drain_caches();
