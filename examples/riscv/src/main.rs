@@ -218,7 +218,7 @@ extern "C" fn start(hart: usize) -> ! {
     become_cpu(0);
     HARTS[0].store(hart, Ordering::Relaxed);
     let vm = memory();
-    // SAFETY: the trap vector is set.
+    // SAFETY: this CPU's trap vector and its number are set, so its handler serves any interrupt.
     unsafe { instructions::interrupts_on() };
     for n in 1..CPUS {
         let other = if n <= hart { n - 1 } else { n };
@@ -316,7 +316,7 @@ extern "C" fn start_other(_hart: usize, stack: &AtomicU64) -> ! {
     // SAFETY: the root maps the running kernel.
     unsafe { instructions::load_root(vm().machine().mmu.kernel().root(), 0, false) };
     become_cpu(me);
-    // SAFETY: the trap vector is set.
+    // SAFETY: this CPU's trap vector and its number are set, so its handler serves any interrupt.
     unsafe { instructions::interrupts_on() };
     UP.fetch_add(1, Ordering::AcqRel);
     if me == 1 {

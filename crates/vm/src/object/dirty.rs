@@ -75,7 +75,10 @@ impl<M: Machine> Object<M> {
 
     fn set_dirty_count(&self, now: u64) {
         let before = self.own.dirty.swap(now, Ordering::Relaxed);
-        // The difference may be negative, and the sum wraps to the right value.
-        self.vm.dirty.count.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        // Most objects never have a dirty page that counts, and share no line then.
+        if now != before {
+            // The difference may be negative, and the sum wraps to the right value.
+            self.vm.dirty.count.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
     }
 }
