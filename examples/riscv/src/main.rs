@@ -134,7 +134,7 @@ fn memory() -> &'static Vm<Board> {
     let kernel = unsafe { kernel_tables::<Sv39>(&DIRECT, &mut ram, &regions) }.expect("RAM for the kernel's tables");
     // SAFETY: the tables map the running kernel.
     unsafe { instructions::load_root(kernel.root(), 0, false) };
-    // SAFETY: as for the tables.
+    // SAFETY: the frames of `ram` have no other user, and `kernel` is the table that this CPU has loaded.
     let mmu = unsafe { mmu(&DIRECT, &mut ram, CPUS, kernel, false) }.expect("RAM for the CPUs' state");
     let frames = ram.end.0 - ram.start.0;
     // SAFETY: the rest of RAM has no other user, and stays mapped.
