@@ -92,7 +92,7 @@ static void move(struct range from) {
     if (to.start < from.start + from.len && from.start < to.start + to.len) return;
     if (!fresh(from)) return;
     fill((struct range){from.start + below(from.len), 1});
-    // A refusal may have removed what was at the new place, and nothing else.
+    // A refused call may have removed the mapping at the new place, and nothing else.
     void *new = mremap(at(from.start), from.len * PAGE, from.len * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, at(to.start));
     if (!done(new == at(to.start), "mremap")) {
         fresh(to);

@@ -44,8 +44,7 @@ pub trait Pager: Send + Sync {
     }
 
     /// Whether each successful read overwrites all bytes of its pages. If so, the core does not zero frames before it
-    /// reads. A pager that returns `true` and leaves bytes unwritten shows the programs that map the object what was in
-    /// the frame before.
+    /// reads. If such a pager leaves bytes unwritten, programs that map the object read the frame's old content.
     fn fills_whole(&self) -> bool {
         false
     }
